@@ -5,9 +5,9 @@
 A call ends by itself within `--limit` (9 minutes), with code 75 while something is left; the next one goes on from
 there. In this order: the tests that need a GPU; the step of the published image policy and of `pusht_image_gpu.json` as
 they are by default and without compilation, beside those of LeRobot and Stanford, with kernels and peak memory; a chunk
-drawn for 1 and 56 rows; the policy of `pusht_image_gpu.json` with 500 test episodes; the other steps; the published
-recipe. Results are in OUT/results.jsonl as soon as they are measured, and in OUT/report.md. `--device cpu --small`
-rehearses all of it in minutes, with tiny networks.
+drawn for 1 and 56 rows, by default and without compilation; the policy of `pusht_image_gpu.json` with 500 test
+episodes; the other steps; the published recipe. Results are in OUT/results.jsonl as soon as they are measured, and in
+OUT/report.md. `--device cpu --small` rehearses all of it in minutes, with tiny networks.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def first_steps(job: Job) -> list[Case]:
 
 def acting_cases(job: Job) -> list[Case]:
     """A chunk in ten steps of DDIM, by number of rows."""
-    modes = ("off",) if job.is_small else ("off", "reduce-overhead")
+    modes = ("auto", "off") if job.is_small else ("auto", "off", "reduce-overhead")
     return [("acting", f"image {rows}", "fp32", mode) for rows in ACTING for mode in modes]
 
 

@@ -3,14 +3,16 @@
     python -m benchmarks.steps ours --precision bf16 --compile reduce-overhead --device cuda
 
 prints one line of JSON: milliseconds of each step, the kernels that a step asks for (on a CPU the operators of torch)
-and the peak memory in MB. `--compile auto` is the default of `train.compile` where much training is left; on a CPU it
-is rehearsed with a backend that compiles nothing. `acting` draws a chunk in ten steps of DDIM for every row.
+and the peak memory in MB. `--compile auto` is the default of `train.compile` where much training is left, and that of
+an agent; on a CPU it is rehearsed with a backend that compiles nothing. `acting` draws a chunk in ten steps of DDIM for
+every row.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -40,27 +42,38 @@ def ours(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, co
     if compile_mode == "auto":
         from dp_prior.run.compile_choice import choose
 
-        compile_function = torch.compile
         if trainer.device.type == "cpu":
-            torch.compile = lambda function, options, dynamic: compile_function(function, backend="aot_eager")
+            _rehearse_the_compiler()
         trainer.loader.global_batch = lambda samples_seen: [batch]
         print(f"train.compile auto: {choose(trainer)}", file=sys.stderr)
     return lambda: trainer.step([batch])
 
 
+def _rehearse_the_compiler() -> None:
+    """Trace and run torch's own kernels instead of compiling."""
+    compile_function = torch.compile
+    torch.compile = lambda function, options, dynamic: compile_function(function, backend="aot_eager")
+
+
 def acting(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:
-    """A chunk for every row of a batch, drawn in ten steps of DDIM."""
+    """A chunk for every row of a batch, drawn in ten steps of DDIM as an agent draws it."""
     from benchmarks import image_policy
     from dp_prior.diffusion.sampler import DDIM
-    from dp_prior.tensors.randomness import Randomness
+    from dp_prior.inference import compiled_network, plans
 
     spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
     policy = image_policy.policy(image_policy.record(widths, (), RECIPES[kind]), spec).eval().to(device)
     if precision == "bf16":
         policy.cast_weights(torch.bfloat16)
     batch, sampler = image_policy.batch(batch_size, device, spec), DDIM(steps=10, compile=compile_mode)
-    random = Randomness.from_counts(0, "acting", batch.ids)
-    return torch.no_grad()(lambda: policy.predict(batch.cond, random, sampler))
+    if compile_mode == "auto":
+        compiled_network.WORTH_EVALUATIONS = 0
+        logging.basicConfig(level=logging.INFO, format="%(message)s")  # on stderr
+        if device == "cpu":
+            plans.COMPILED = {"cpu"}
+            _rehearse_the_compiler()
+    agent = plans.Plans(policy, sampler=sampler)
+    return lambda: agent.draw(batch.cond, batch.ids, 0, None, 0, None)
 
 
 def lerobot(widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:

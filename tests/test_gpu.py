@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ import torch
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
+from dp_prior.inference import plans
+from dp_prior.inference.agent import Agent
 from dp_prior.job.ranks import Ranks
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.run import assembly, compile_choice
@@ -233,6 +236,32 @@ def test_samples_are_those_of_the_cpu(tmp_path, compile_mode):
             found = model.sample(given.cond, random, Draw(DDIM(steps=4, compile=mode)))
         drawn[device.type] = found.cpu()
     torch.testing.assert_close(drawn[DEVICE.type], drawn["cpu"], rtol=1e-3, atol=1e-3)
+
+
+def test_an_agent_acts_by_default_as_in_eager_mode_in_any_thread(tmp_path, monkeypatch):
+    torch.compiler.reset()
+    if not IS_GPU:
+        compile_function = torch.compile
+        monkeypatch.setattr(plans, "COMPILED", {DEVICE.type})
+        traced = lambda function, options, dynamic: compile_function(function, backend="aot_eager")  # noqa: E731
+        monkeypatch.setattr(torch, "compile", traced)
+    parts, trainer = parts_on(DEVICE, tmp_path, "states")
+    batch = parts.data.val.fetch(torch.arange(3, device=parts.data.val.device)).to("cpu")
+    policy = copy.deepcopy(trainer.online).eval().requires_grad_(False)
+    steps = [{key: value[row, -1].numpy() for key, value in batch.cond.items()} for row in range(3)]
+
+    def acted(agent):
+        agent.reset(0)
+        return np.stack([agent.act(step) for step in steps])
+
+    plain = acted(Agent(policy, sampler=DDIM(steps=4, compile="off")))
+    agent = Agent(policy, sampler=DDIM(steps=4))
+    for thread in (contextlib.nullcontext(), ThreadPoolExecutor(1)):
+        with thread as pool:
+            actions = acted(agent) if pool is None else pool.submit(acted, agent).result()
+        np.testing.assert_allclose(actions, plain, rtol=1e-4, atol=1e-4)
+    print(policy.region.reason)
+    assert not policy.region.reason or "it takes" in policy.region.reason
 
 
 def start(config_file: Path, before: str = "") -> subprocess.CompletedProcess:

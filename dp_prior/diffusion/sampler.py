@@ -20,7 +20,7 @@ from dp_prior.config import Config, family
 from dp_prior.diffusion.denoiser import Denoise, Denoiser
 from dp_prior.diffusion.spacing import Spacing, spaced_timesteps
 from dp_prior.diffusion.table import NoiseTable
-from dp_prior.tensors.compilation import Mode
+from dp_prior.tensors.compilation import Compile
 from dp_prior.tensors.randomness import Randomness
 
 Path = list[tuple[int, int]]
@@ -58,8 +58,10 @@ class Sampler(Config):
     renoise: float = Field(default=0.5, gt=0, le=1)
     """Share of the steps that is redone, on a noised copy, where a previous sample is given to start from."""
 
-    compile: Mode = "off"
-    """How torch compiles an evaluation of the network while sampling: off, or a mode of `torch.compile`."""
+    compile: Compile = "auto"
+    """How torch compiles an evaluation of the network while sampling: off, or a mode of `torch.compile`. auto: for
+    agents, servers and long rollouts on a GPU, if the first observation then has the same chunk up to 1e-5 in less
+    time; off otherwise."""
 
     def faults(self) -> Iterator[str]:
         if isinstance(self.spacing, tuple) and self.steps not in (None, sum(self.spacing)):

@@ -57,7 +57,7 @@ class Lockstep:
         self._success_score = success_score
         self.start_keys = start_keys
         self._begin = begin
-        self.is_watched = True
+        self.is_watched, self.n_filmed = True, 0
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         check_seeds(seeds, self.n_envs)
@@ -74,7 +74,7 @@ class Lockstep:
     def _started(self, raw: list[Any]) -> dict[str, np.ndarray]:
         """Reset the counters, with the first observation of each row."""
         n = len(raw)
-        self._rows = [{**self._read_obs(observation), **self._watched(observation)} for observation in raw]
+        self._rows = [{**self._read_obs(obs), **self._watched(obs, row)} for row, obs in enumerate(raw)]
         self._steps = 0
         self._done = np.zeros(n, dtype=bool)
         self._success = np.full(n, np.nan)
@@ -91,7 +91,7 @@ class Lockstep:
         for row in np.flatnonzero(~self._done):
             obs, rewarded, terminated, truncated, info = self.envs[row].step(actions[row])
             reward[row] = _as_number(rewarded)
-            self._rows[row] = {**self._rows[row], **self._read_obs(obs), **self._watched(obs)}
+            self._rows[row] = {**self._rows[row], **self._read_obs(obs), **self._watched(obs, row)}
             self._judge(row, reward[row], info)
             self._done[row] = bool(terminated) or bool(truncated) or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
@@ -106,8 +106,8 @@ class Lockstep:
         for env in self.envs:
             env.close()
 
-    def _watched(self, raw: Any) -> dict[str, np.ndarray]:
-        return self._draw(raw) if self.is_watched else {}
+    def _watched(self, raw: Any, row: int) -> dict[str, np.ndarray]:
+        return self._draw(raw) if self.is_watched or row < self.n_filmed else {}
 
     def _judge(self, row: int, reward: float, info: dict[str, Any]) -> None:
         """Update score, success and stage of a row."""

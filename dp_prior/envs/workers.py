@@ -64,7 +64,7 @@ class Workers:
             WorkerError: a worker cannot make the environment.
         """
         self.n_envs = record.n_envs
-        self.is_watched = True
+        self.is_watched, self.n_filmed = True, 0
         self._waiting = waiting
         share = record.model_copy(update={"n_envs": -(-self.n_envs // n_workers)})
         self._workers: list[_Worker] = []
@@ -107,9 +107,11 @@ class Workers:
             worker.join()
 
     def _watched(self, rows: Any) -> dict[int, Any]:
-        """Each worker's share of the rows, for workers with a share, and whether pictures are used afterwards."""
+        """Each worker's share of the rows, for workers with a share, whether pictures are used afterwards, and the
+        number of filmed rows in the share."""
         shares = {i: rows[self._bounds[i] : self._bounds[i + 1]] for i in range(len(self._workers))}
-        return {i: (share, self.is_watched) for i, share in shares.items() if len(share)}
+        filmed = np.clip(self.n_filmed - self._bounds, 0, None).tolist()
+        return {i: (share, self.is_watched, filmed[i]) for i, share in shares.items() if len(share)}
 
     def _call(self, method: str, arguments: Mapping[int, Any]) -> dict[int, Any]:
         """Call a method of several workers at the same time; returns each worker's result."""
@@ -215,16 +217,22 @@ def serve(descriptor: int) -> None:
             parent.send(_answer(parent.recv_bytes(), methods))
 
 
-def _reset(env: VectorEnv, argument: tuple[list[int], bool]) -> dict[str, np.ndarray]:
-    """Reset, with seeds and whether the pictures are used."""
-    seeds, env.is_watched = argument
-    return env.reset(seeds)
+def _reset(env: VectorEnv, argument: tuple[list[int], bool, int]) -> dict[str, np.ndarray]:
+    """Reset, with seeds, whether the pictures are used, and the number of filmed rows."""
+    return env.reset(_watching(env, *argument))
 
 
-def _step(env: VectorEnv, argument: tuple[np.ndarray, bool]) -> EnvStep:
-    """Step, with actions and whether the pictures are used."""
-    actions, env.is_watched = argument
-    return env.step(actions)
+def _step(env: VectorEnv, argument: tuple[np.ndarray, bool, int]) -> EnvStep:
+    """Step, with actions, whether the pictures are used, and the number of filmed rows."""
+    return env.step(_watching(env, *argument))
+
+
+def _watching(env: VectorEnv, rows: Any, is_watched: bool, n_filmed: int) -> Any:
+    """The rows, after the environment was told which pictures are used."""
+    if hasattr(env, "n_filmed"):
+        env.n_filmed, n_filmed = n_filmed, 0
+    env.is_watched = is_watched or n_filmed > 0
+    return rows
 
 
 def _answer(message: bytes, methods: Mapping[str, Callable[[Any], Any]]) -> tuple[bool, Any]:

@@ -195,7 +195,10 @@ class Rollouts:
                 actions = agent.act(obs, active=block.active)
                 executed = block.executed(actions)
                 keep(executed)
-                env.is_watched = agent.watches or is_shown
+                n_filmed = film.episodes if is_shown and not block.done[: film.episodes].all() else 0
+                if hasattr(env, "n_filmed"):  # it draws the filmed rows alone
+                    env.n_filmed, n_filmed = n_filmed, 0
+                env.is_watched = agent.watches or n_filmed > 0
                 step = env.step(executed)
                 check_step(step, env, len(episodes), int(block.steps.max()) + 1)
                 step = EnvStep(*step)

@@ -55,6 +55,8 @@ class Agent(ChunkBroker):
         self._plans = _FinitePlans(
             policy, n_action_steps, seed, sampler, warm_start, merge, instructions, guidance_scale
         )
+        if getattr(policy, "region", None) is not None:
+            policy.region.prepare(policy.spec, self._plans.draw)
         super().__init__(policy_reads(policy), policy.n_obs_steps, self._plans.n_action_steps, **options)
 
     def reset(self, episode: int | None = None) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dp_prior.diffusion.draw import Draw
 from dp_prior.files.entry_points import listeners
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, held, next_chunk
+from dp_prior.tensors.compilation import COMPILED
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_client.onboard.action_limits import checked_action_steps
 
@@ -83,6 +84,10 @@ class Plans:
         if getattr(policy, "is_loaded", False):
             for accelerate in listeners("runtimes"):
                 accelerate(policy)
+        if self.device.type in COMPILED:
+            from dp_prior.inference.compiled_network import compile_network
+
+            compile_network(policy, sampler)
         self.seed = int(seed)
         self.how = Draw(sampler, guidance_scale=guidance_scale)
         self.warm_start = warm_start

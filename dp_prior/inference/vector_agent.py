@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from dp_prior.inference.plans import Plans
 from dp_prior.tensors.observations import check_obs, policy_reads
 from dp_prior_client.onboard.frame_watch import UNWATCHED
 from dp_prior_client.onboard.safety import SafetyLimits, SafetyMonitor
-
-if TYPE_CHECKING:
-    pass
 
 
 class VectorAgent(Plans):

@@ -8,12 +8,12 @@ import math
 import time
 from collections.abc import Callable
 from itertools import product
-from textwrap import shorten
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from dp_prior.inference.compiled_network import in_one_line, now
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.compilation import Mode, compiled
 from dp_prior.tensors.randomness import Randomness, derive_seed, seed_torch
@@ -145,11 +145,11 @@ def _measured(trainer: PolicyTrainer, loss_of: Callable[..., Any], variant: Vari
                 restore()
                 model.train()
                 seed_torch(derive_seed(trainer.seed, "torch", trainer.ranks.process_index, 0), trainer.device)
-                begun = _now(trainer.device)
+                begun = now(trainer.device)
                 random = Randomness.from_counts(trainer.seed, "training", batch.positions)
                 total = region(batch, random, condition).total
                 total.backward()
-                seconds = _now(trainer.device) - begun
+                seconds = now(trainer.device) - begun
         parameters = [(name, value.grad) for name, value in model.named_parameters() if value.grad is not None]
         return MeasuredGradient(total.item(), {name: gradient.float().cpu() for name, gradient in parameters}, seconds)
     finally:
@@ -177,22 +177,13 @@ def _restoring(model: nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _now(device: torch.device) -> float:
-    """Seconds on a clock, once the device has done all that it was asked."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 def _on_all_ranks(trainer: PolicyTrainer, work: Callable[[], T]) -> tuple[T | None, str]:
     """The result of work, and why a rank has failed in it: empty if none has. A collective."""
     result, reason = None, ""
     try:
         result = work()
     except Exception as error:  # of the compiler, the driver or a module: the reason is told, and nothing depends on it
-        problem = " ".join(str(getattr(error, "problems", [error])[0]).split())
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        reason = kind + shorten(problem, 300, placeholder=" ...")
+        reason = in_one_line(error)
         if trainer.device.type == "cuda":
             torch.compiler.reset()
             torch.cuda.empty_cache()

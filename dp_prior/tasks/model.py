@@ -39,9 +39,11 @@ class DiffusionModel(nn.Module):
     Attributes:
         runtime: maps the tokens of a condition to a faster network than the backbone for sampling, or to None where it
             has none; None for none at all. Installed packages set it on a model that acts, see `Plans`.
+        region: the same in compiled code, for samplers whose `compile` is "auto"; `Plans` sets it on a GPU.
     """
 
     runtime: Callable[[Tensor], Network | None] | None = None
+    region: Callable[[Tensor], Network | None] | None = None
 
     def __init__(
         self,
@@ -212,8 +214,9 @@ class DiffusionModel(nn.Module):
         mode = "off" if draw.sampler is None else draw.sampler.compile
 
         def network(keep: bool) -> Network:
-            bound = self.marked(self.network(self.encode(cond, keep=keep)), draw.shown)
-            return compiled(bound, mode, "sampler.compile")
+            tokens = self.encode(cond, keep=keep)
+            fast = self.region(tokens) if mode == "auto" and self.region is not None else None
+            return compiled(self.marked(fast or self.network(tokens), draw.shown), mode, "sampler.compile")
 
         return self.process.denoiser(
             network(keep=True),

@@ -32,6 +32,9 @@ class Pretrained(nn.Module):
     is_loaded: bool = False
     """Whether its weights are those of a checkpoint, so that a runtime of another package may compute with them."""
 
+    is_eager: bool = False
+    """Whether the caller of `from_pretrained` asked for eager mode, which no agent then changes."""
+
     has_named_numbers: ClassVar[bool] = False
     """Whether `named_axes` describes its tensors."""
 
@@ -63,7 +66,8 @@ class Pretrained(nn.Module):
             token, cache_dir, force_download, local_files_only: for the Hub's client.
             dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
                 levels and the sampler stay float32, and so do observations and actions.
-            runtime: `eager` keeps the network in torch where agents would run it faster in an installed runtime.
+            runtime: `eager` keeps the network in torch's eager mode where agents would run it faster, compiled or in an
+                installed runtime.
 
         Raises:
             FileNotFoundError: there is no such place, or config.json, spec.json or model.safetensors is missing.
@@ -85,7 +89,7 @@ class Pretrained(nn.Module):
         model.requires_grad_(False).eval().to(device)
         if dtype is not None:
             model.cast_weights(dtype)
-        model.is_loaded = runtime == "auto"
+        model.is_loaded, model.is_eager = runtime == "auto", runtime == "eager"
         return model
 
     def cast_weights(self, dtype: torch.dtype) -> None:

@@ -26,8 +26,8 @@ CUDA_GRAPHS: tuple[Mode, ...] = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs on a GPU. A graph writes its results to the same memory every time."""
 
 
-def compiled(function: Callable[..., Any], mode: Mode, setting: str, *, dynamic: bool | None = None) -> Callable:
-    """The function, compiled at the first call; unchanged if `mode` is "off".
+def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynamic: bool | None = None) -> Callable:
+    """The function, compiled at the first call; unchanged if `mode` is "off", or "auto", which is chosen elsewhere.
 
     Args:
         setting: path of the setting that requests compilation, for the error.
@@ -36,7 +36,7 @@ def compiled(function: Callable[..., Any], mode: Mode, setting: str, *, dynamic:
     Raises:
         ConfigError: at the first call, where there is no compiler or it fails.
     """
-    if mode == "off":
+    if mode in ("off", "auto"):
         return function
     torch.compiler.assume_constant_result(derive_seed)  # a hash of names
     fast = torch.compile(function, options=_options(mode), dynamic=dynamic)

@@ -27,7 +27,7 @@ from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned, StoppedEarly
 from dp_prior.tensors.batch import Batch
-from dp_prior.tensors.compilation import Compile, Mode, compiled
+from dp_prior.tensors.compilation import Compile, compiled
 from dp_prior.tensors.metrics import Means, by_quartile
 from dp_prior.tensors.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.tracking import TrackerConfig
@@ -64,8 +64,7 @@ class _Wrapped(nn.Module):
         super().__init__()
         self.model = model
         self._is_diffused = hasattr(model, "process")
-        mode: Mode = "off" if compile_mode == "auto" else compile_mode
-        self.loss_of = compiled(model.forward, mode, "train.compile", dynamic=False)
+        self.loss_of = compiled(model.forward, compile_mode, "train.compile", dynamic=False)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
         if not self._is_diffused:

@@ -96,6 +96,15 @@ def test_pictures_are_drawn_where_they_are_watched_and_numbers_are_always_read()
     assert env.step(np.zeros((2, 1))).obs["picture"][:, 0, 0, 0].tolist() == [48, 88]
 
 
+def test_filmed_rows_are_drawn_at_every_step_and_others_where_they_are_watched():
+    env = lockstep(3)
+    env.reset([50, 70, 90])
+    drawn = []
+    for env.is_watched, env.n_filmed in ((False, 1), (False, 2), (True, 0), (False, 0)):
+        drawn.append(env.step(np.zeros((3, 1))).obs["picture"][:, 0, 0, 0].tolist())
+    assert drawn == [[49, 70, 90], [48, 68, 90], [47, 67, 87], [47, 67, 87]]
+
+
 RULES = {"sum": np.cumsum, "max": np.maximum.accumulate, "last": np.asarray}
 
 

@@ -60,7 +60,9 @@ def test_every_number_and_pixel_is_that_of_one_process(record, n_workers, scale)
     for n in (record.n_envs, 1, 2):  # fewer episodes than workers, too
         seeds = random.integers(2**62, size=n)
         assert_same(several.reset(seeds), one.reset(seeds))
-        for _ in range(22):
+        for step in range(22):
+            for env in (several, one):
+                env.is_watched, env.n_filmed = step % 3 == 0, step % 4 if record.type == "pusht" else 0
             actions = random.uniform(-0.2 * scale, scale, (n, 2))
             found, expected = several.step(actions), one.step(actions)
             assert_same(found.obs, expected.obs)
@@ -69,6 +71,8 @@ def test_every_number_and_pixel_is_that_of_one_process(record, n_workers, scale)
             np.testing.assert_array_equal(found.done, expected.done)
         for rows in ([n - 1], list(range(n)), list(range(n))[::-1]):
             np.testing.assert_array_equal(several.render(rows), one.render(rows))
+        for env in (several, one):
+            env.is_watched = True
     with pytest.raises(ValueError, match=naming("9 seeds", "1 to")):
         several.reset(range(9))
     with pytest.raises(ValueError, match=naming("row 0", "[nan, nan]")):

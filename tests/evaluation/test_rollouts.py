@@ -161,6 +161,28 @@ def test_an_environment_is_told_which_observations_are_looked_at(filmed, monkeyp
     assert all(watched)  # a film of what the policy sees
 
 
+def test_a_film_of_what_the_policy_sees_costs_the_pictures_of_its_episodes(filmed, monkeypatch, tmp_path):
+    asked = []
+
+    class Drawing(Filmed):
+        """Draws filmed rows alone, and ends its first episode early."""
+
+        n_filmed = 0
+
+        def step(self, actions):
+            asked.append((self.is_watched, self.n_filmed))
+            step = super().step(actions)
+            step.done[0] |= self.number >= 6
+            return step
+
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Drawing(**self.arguments()))
+    run = config(n_episodes=4, videos=1, workers=0).create(None, tmp_path).run
+    run({"online": Watching()}, None, NOW)
+    watched, n_filmed = zip(*asked, strict=True)
+    assert watched[:8] == (False, False, True, True) * 2, "as without a film"
+    assert n_filmed[:6] == (1,) * 6 and len(n_filmed) > 6 and not any(n_filmed[6:])
+
+
 @pytest.mark.parametrize(
     ("fields", "grey"), [({}, 5), ({"blind": ["front"]}, 128), ({"show": "camera"}, 5), ({"show": "environment"}, None)]
 )

@@ -169,7 +169,7 @@ def document(
         },
         "transforms": None if transforms is None else {"x_dim": policy.x_shape[-1], "references": transforms},
         "self_condition": policy.process.input_factor == 2,
-        "sampler": sampler.model_dump(mode="json"),
+        "sampler": sampler.model_dump(mode="json") | {"compile": "off"},  # no effect on a graph
         "cold": cold,
         "warm": warm,
         **({"graphs": graphs} if graphs else {}),
