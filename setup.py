@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
+    "lance": ["pylance>=4", "pyarrow>=15"],  # LeRobot data sets in Lance tables
     "hdf5": ["h5py>=3.11"],  # robomimic data sets
     "ros": ["mcap>=1.6", "mcap-ros2-support>=0.6"],  # ROS 2 bags; mcap brings lz4 and zstandard
     "clip": ["transformers>=5"],  # text towers and vit encoders
@@ -100,6 +101,7 @@ ENTRY_POINTS = {
     "dp_prior.episodes": [
         "annotated_lerobot = dp_prior_foreign.annotated_lerobot:AnnotatedLeRobotConfig",
         "ros2_bags = dp_prior_robot.ros2.ros2_bags:Ros2BagsConfig",
+        "lance = dp_prior_streams.lance_record:LanceConfig",
         "libero = dp_prior_worlds.libero_files:LiberoStoreConfig",
         "lerobot_stream = dp_prior_streams.record:StreamedLeRobotConfig",
     ],

@@ -77,7 +77,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
 
     @classmethod
     def is_at(cls, path: Path) -> bool:
-        return (path / "meta" / "info.json").is_file()
+        return (path / "meta" / "info.json").is_file() and not (path / "frames.lance").exists()
 
     @property
     def is_remote(self) -> bool:
@@ -115,7 +115,10 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
             ImportError: pyarrow is not installed.
         """
         _import_pyarrow()
-        return LeRobotStore(LeRobotMeta(expanded(self.local({}, ()).path)))
+        meta = LeRobotMeta(expanded(self.local({}, ()).path))
+        if meta.info.get("storage_format") == "lance":
+            raise DataError(str(meta.path), ['is in Lance tables; read the data set as "type": "lance"'])
+        return LeRobotStore(meta)
 
     def salvage(self, left_out: Collection[str]) -> tuple[LeRobotStore, list[str]]:
         """See `EpisodeStoreRecord` and `salvage`."""
@@ -313,10 +316,7 @@ class LeRobotStore(EpisodeStore):
         """Read a column of a file, and the columns of `keys_ahead` that the file has."""
         checks = () if self._order_checked else ("episode_index", "frame_index")
         self._read_from.add(file.path)
-        table = read_columns(file.path, [key], {*checks, *keys_ahead}, ", which meta/info.json declares")
-        rows = file.rows(self.meta.lengths)
-        if rows is not None:
-            table = table.take(rows)
+        table = self._read_columns(file, key, {*checks, *keys_ahead})
         lengths = [self.meta.lengths[episode] for episode in file.episodes]
         if table.num_rows != sum(lengths):
             expected = f"the episode list gives its episodes {sum(lengths)}"
@@ -335,6 +335,12 @@ class LeRobotStore(EpisodeStore):
                 finding = f"row {row} has {check} {values[row]}; expected {expected_columns[check][row]}"
                 raise DataError(str(file.path), [f"{finding}, by the episode list"])
         return table
+
+    def _read_columns(self, file: TableFile, key: str, optional: Collection[str]) -> pyarrow.Table:
+        """Read the rows of the episodes of a file: a column, and the columns of `optional` that the file has."""
+        table = read_columns(file.path, [key], optional, ", which meta/info.json declares")
+        rows = file.rows(self.meta.lengths)
+        return table if rows is None else table.take(rows)
 
 
 def _import_pyarrow() -> None:

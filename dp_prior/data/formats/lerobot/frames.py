@@ -48,6 +48,17 @@ def lerobot_frames(
         DataError: `key` names no camera, or files are missing; all missing files in one report.
         ImportError: PyAV or Pillow is not installed.
     """
+    contents = checked_contents(meta, key, contents)
+    opened = LeRobotPictures if meta.features[key].get("dtype") == "image" else LeRobotVideo
+    return opened(meta, key, ends, episodes, contents)
+
+
+def checked_contents(meta: LeRobotMeta, key: str, contents: FrameContents) -> FrameContents:
+    """The contents as the data set stores them, for a camera.
+
+    Raises:
+        DataError: `key` names no camera, or one of other contents.
+    """
     kind, is_depth = meta.features[key].get("dtype"), key in meta.depths()
     if key not in meta.cameras:
         finding = f"key {key!r} is {kind}; expected video or image"
@@ -55,9 +66,7 @@ def lerobot_frames(
     if is_depth and contents == COLOURS:
         finding = f"key {key!r} is depth (meta/info.json: is_depth_map)"
         raise DataError(str(meta.path), [f"{finding}; name it in data.depth instead of data.images"])
-    if kind == "image":
-        return LeRobotPictures(meta, key, ends, episodes, contents)
-    return LeRobotVideo(meta, key, ends, episodes, coded(contents, meta, key) if is_depth else contents)
+    return coded(contents, meta, key) if is_depth and kind == "video" else contents
 
 
 class LeRobotVideo:
