@@ -35,6 +35,7 @@ EXTRAS = {
     "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.31"],  # export, and running what was exported
     "trackio": ["trackio>=0.43"],
     "serve": ["websockets>=15", "msgpack>=1.0.5"],  # the policy server and its client
+    "ruckig": ["ruckig>=0.12"],  # commands planned within limits of jerk
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
 APART = {  # not in `all`

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dp_prior.training.trainer import PolicyTrainer
     from dp_prior_client.client import PolicyClient
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Agent",

@@ -49,7 +49,9 @@ def test_what_the_client_imports_it_requires():
     modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     imported = {module.partition(".")[0] for module in modules}
     outside = imported - {*sys.stdlib_module_names, "dp_prior_client"}
-    required = {re.match(r"[\w-]+", line)[0] for line in CLIENT["project"]["dependencies"]}
+    extras = CLIENT["project"]["optional-dependencies"]
+    lines = [*CLIENT["project"]["dependencies"], *(line for extra in extras.values() for line in extra)]
+    required = {re.match(r"[\w-]+", line)[0] for line in lines}
     assert outside == required
 
 
@@ -77,11 +79,20 @@ REQUIRED = {
 }
 
 
+OPTIONAL = 'ruckig>=0.12; extra == "ruckig"'
+"""A requirement of an extra, which counts for none of the rules."""
+
+
 def write_all(folder, **changes):
     """Distributions without a fault, but for `changes` of one of them by its name."""
     check = checker()
     for name, files in check.INSIDE.items():
-        options = {"files": files, "requires": REQUIRED[name], "python": check.PYTHONS[name], **changes.get(name, {})}
+        options = {
+            "files": files,
+            "requires": [*REQUIRED[name], OPTIONAL],
+            "python": check.PYTHONS[name],
+            **changes.get(name, {}),
+        }
         write_distribution(folder, name, **options)
     return check.faults_of(folder)
 

@@ -129,6 +129,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "sklearn": ["data/pictures/digits.py"],
     "diffusers": ["networks/backbones/unet2d.py"],
     "safetensors": ["networks/encoders/published_weights.py", "networks/encoders/vit.py"],
+    "ruckig": ["dp_prior_client/onboard/ruckig_motion.py"],
     "msgpack": ["dp_prior_client/wire.py", "dp_prior_robot/serving/harness.py"],
     "websockets": [
         "dp_prior_client/client.py",

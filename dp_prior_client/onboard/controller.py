@@ -14,11 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from dp_prior_client.onboard.limited_turn import LimitedTurn
-from dp_prior_client.onboard.motion_limits import LimitedMotion, MotionLimits, NumberLimits
+from dp_prior_client.onboard.motion_limits import LimitedMotion, MotionLimits, MotionWithinLimits, NumberLimits
 from dp_prior_client.onboard.rotation_check import WIDTHS, is_rotation, not_a_rotation
+from dp_prior_client.onboard.ruckig_motion import RuckigMotion, ruckig_library
 from dp_prior_client.onboard.slerp import between, from_quaternion, slerp, to_quaternion
 
 log = logging.getLogger(__name__)
+
+MOTIONS: dict[str, type[MotionWithinLimits]] = {"mean": LimitedMotion, "ruckig": RuckigMotion}
+"""How numbers follow their targets within the limits, by the values of `motion`."""
 
 
 class Acting(Protocol):
@@ -56,6 +60,7 @@ class Controller:
         at_once: Collection[int] = (),
         velocities: Collection[int] | None = None,
         on_error: str = "raise",
+        motion: str = "mean",
     ):
         """
         Args:
@@ -69,14 +74,25 @@ class Controller:
                 or "velocity" in the data of the agent's policy, see `Reads.velocities`.
             on_error: "raise", or "hold": commands go on at rest, the agent is asked once per control step, and its
                 errors are in `error` and in the log alone.
+            motion: how numbers follow within the limits: "mean" by `LimitedMotion`, or "ruckig" by `RuckigMotion`,
+                with half the delay of a limited jerk, by the package ruckig. Rotations do not depend on it.
 
         Raises:
-            ValueError: a rate is out of range, the form of a rotation cannot be interpolated, or on_error is unknown.
+            ValueError: a rate is out of range, the form of a rotation cannot be interpolated, on_error or motion is
+                unknown, or motion is "ruckig" without limits.
+            ModuleNotFoundError: motion is "ruckig", which is not installed.
         """
         if not (0 < fps <= rate < math.inf):
             raise ValueError(f"fps is {fps}, rate {rate}; expected a rate of commands of at least fps, both above 0")
         if on_error not in ("raise", "hold"):
             raise ValueError(f'on_error is {on_error!r}; expected "raise" or "hold"')
+        if motion not in MOTIONS:
+            raise ValueError(f"motion is {motion!r}; expected {' or '.join(map(repr, MOTIONS))}")
+        if motion == "ruckig":
+            if limits is None:
+                raise ValueError('motion is "ruckig" without limits; ruckig needs limits=MotionLimits(velocity=..., '
+                                 'acceleration=...)')  # fmt: skip
+            ruckig_library()  # a missing package is told before the arm moves
         action = getattr(getattr(agent, "reads", None), "action", None)
         if rotations is None:
             rotations = () if action is None else action.rotations
@@ -93,7 +109,8 @@ class Controller:
         self._at_once, self._velocities = sorted(at_once), sorted(velocities)
         self.error: Exception | None = None
         self._unraised: Exception | None = None
-        self._motion: LimitedMotion | None = None
+        self._motion: MotionWithinLimits | None = None
+        self._kind = MOTIONS[motion]
         self._is_braking = False
         self._tick = self._stop = 0
 
@@ -133,7 +150,7 @@ class Controller:
         self._straight = np.flatnonzero(~is_rotated)
         is_velocity = np.zeros(width, bool)
         is_velocity[self._velocities] = True
-        self._motion = LimitedMotion(
+        self._motion = self._kind(
             limits.of(self._straight), self._rate, start[self._straight], is_velocity[self._straight]
         )
         self._turns = [

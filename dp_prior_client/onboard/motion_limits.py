@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +137,44 @@ class Braking:
         return np.minimum(np.where(self._is_limited & (n > 0), (n + rest) * self._unit, distance), self._furthest)
 
 
-class LimitedMotion:
+class MotionWithinLimits(abc.ABC):
+    """Follows a moving target; no command breaks a limit, from rest or in motion."""
+
+    def __init__(self, limits: NumberLimits, stops_dead: np.ndarray):
+        """
+        Args:
+            stops_dead: (n,) bool, the numbers whose velocity may change at once.
+        """
+        self._limits, self._stops_dead = limits, stops_dead
+
+    @property
+    @abc.abstractmethod
+    def at_rest(self) -> np.ndarray:
+        """(n,) bool: numbers that may keep their last command from now on: no limit breaks, and no velocity lasts."""
+
+    @abc.abstractmethod
+    def step(self, target: np.ndarray) -> np.ndarray:
+        """(n,) the next command."""
+
+    @abc.abstractmethod
+    def brake(self) -> np.ndarray:
+        """(n,) the next command of a stop at the largest deceleration; velocities go to 0."""
+
+    @property
+    def may_jump(self) -> np.ndarray:
+        """(n,) bool: numbers that rest, or have no limit that a jump to another value would break."""
+        return self.at_rest | (self._stops_dead & np.isinf(self._limits.velocity))
+
+    def clipped(self, target: np.ndarray) -> np.ndarray:
+        """(n,) the target within the limits of position."""
+        return np.clip(target, self._limits.lowest, self._limits.highest)
+
+    def _walls(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The limits of position, widened where the position lies beyond."""
+        return np.minimum(self._limits.lowest, position), np.maximum(self._limits.highest, position)
+
+
+class LimitedMotion(MotionWithinLimits):
     """Follows a moving target; every command differs from the last ones by no more than the limits.
 
     Position, velocity and acceleration are limited by `Braking`. The mean of the last commands then limits the jerk:
@@ -157,9 +195,9 @@ class LimitedMotion:
         acceleration = limits.acceleration.copy()
         acceleration[is_smooth] = window_s[is_smooth] * limits.jerk[is_smooth] / 2
         self._braking = Braking(limits.velocity, acceleration, 1 / rate)
-        self._stops_dead = np.isinf(acceleration)
+        super().__init__(limits, stops_dead=np.isinf(acceleration))
         self._stopped = np.clip(0.0, limits.lowest, limits.highest)  # of velocities
-        self._limits, self._move = limits, np.zeros(len(start))
+        self._move = np.zeros(len(start))
         lengths = np.maximum(np.ceil(window_s * rate), 1).astype(np.int64)
         self._past = np.repeat(self._position[None], lengths.max(initial=1), axis=0)
         self._weights = np.zeros(self._past.shape)  # of the last `length` commands, newest last
@@ -175,15 +213,6 @@ class LimitedMotion:
         is_still = np.maximum(np.abs(self._move), largest - least) <= AT_REST * self._braking.change
         is_stopped = (least == self._stopped) & (largest == self._stopped)
         return (is_still | self._stops_dead) & (is_stopped | ~self._velocities)
-
-    @property
-    def may_jump(self) -> np.ndarray:
-        """(n,) bool: numbers that rest, or have no limit that a jump to another value would break."""
-        return self.at_rest | (self._stops_dead & np.isinf(self._limits.velocity))
-
-    def clipped(self, target: np.ndarray) -> np.ndarray:
-        """(n,) the target within the limits of position."""
-        return np.clip(target, self._limits.lowest, self._limits.highest)
 
     def step(self, target: np.ndarray) -> np.ndarray:
         """(n,) the next command."""
@@ -203,7 +232,3 @@ class LimitedMotion:
         self._past[-1] = self._position
         self._command = np.clip((self._weights * self._past).sum(0), *self._walls(self._command))
         return self._command
-
-    def _walls(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The limits of position, widened where the position lies beyond."""
-        return np.minimum(self._limits.lowest, position), np.maximum(self._limits.highest, position)

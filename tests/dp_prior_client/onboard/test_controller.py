@@ -1,6 +1,6 @@
 """Commands lead from action to action in the geometry of the action, at any ratio of rates."""
 
-import contextlib
+import sys
 from concurrent.futures import Future
 
 import numpy as np
@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior_client.loop_limits import LateError, LoopLimits
+from dp_prior_client.loop_limits import LoopLimits
 from dp_prior_client.onboard.controller import Controller
 from dp_prior_client.onboard.motion_limits import MotionLimits
 from dp_prior_client.onboard.obs_spec import ObsSpec, Reads
 from dp_prior_client.realtime import RealtimeAgent
 from tests.cases import every
 from tests.dp_prior_client.onboard.commanded_arm import CommandedArm
+from tests.dp_prior_client.onboard.programs import ERRORS, FAULTS, Faulty, check_program, programs
 from tests.examples import examples
 from tests.messages import naming, told_each
 
@@ -155,23 +156,18 @@ def test_settings_without_meaning_are_refused():
     with pytest.raises(RuntimeError, match=naming("command", "before reset", "Controller")):
         Controller(agent, fps=10, rate=500).command(dict)
     assert Controller(agent, fps=10, rate=500).due  # a loop that asks before its first command is told by that
+    with pytest.raises(ValueError, match=naming("motion", "'fast'", "mean", "ruckig")):
+        Controller(agent, fps=10, rate=500, motion="fast")
+    with pytest.raises(ValueError, match=naming("motion", "ruckig", "limits=MotionLimits")):
+        Controller(agent, fps=10, rate=500, motion="ruckig")
     with pytest.raises(ValueError, match=naming("at_once", 7, 2)):
         Controller(agent, fps=10, rate=500, at_once=[7]).reset([0.0, 0.0])
 
 
-class Faulty:
-    """An agent whose acts are actions, errors to raise, or functions of the observation."""
-
-    def __init__(self, acts, names=(), rotations=()):
-        self.acts, self.asked = list(acts), 0
-        self.reads = ObsSpec({}, Reads((1,), "float32", rotations=rotations, names=names))
-
-    def act(self, obs):
-        act = self.acts[min(self.asked, len(self.acts) - 1)]
-        self.asked += 1
-        if isinstance(act, BaseException):
-            raise act
-        return act
+def test_a_missing_ruckig_is_told_before_the_arm_moves(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ruckig", None)
+    with pytest.raises(ModuleNotFoundError, match=naming("motion", "ruckig", 'pip install "dp_prior[ruckig]"')):
+        Controller(Planned([[0.0]]), fps=10, rate=500, limits=MotionLimits(velocity=1.0), motion="ruckig")
 
 
 LIMITS = {"velocity": 2.0, "acceleration": 5.0, "jerk": 100.0}
@@ -188,12 +184,6 @@ def moving(acts=(), ticks=60, limits=LIMITS, start=(0.0,), rate=100, **settings)
     for _ in range(ticks):
         assert arm.tick(lambda: controller.command(dict)) is None
     return controller, arm, agent
-
-
-ERRORS = (
-    ConnectionError("away"), LateError("late"), TimeoutError("slow"), ZeroDivisionError(), [np.nan], [np.inf], [-1e300],
-    [0.0, 1.0], [[0.0]], 0.0, [], None, "left", {"action": [0.0]},
-)  # fmt: skip
 
 
 @every(act=ERRORS)
@@ -360,70 +350,10 @@ def test_the_first_action_is_led_to_from_where_the_arm_rests():
     assert arm.position == pytest.approx(9.0)
 
 
-FAULTS = (*ERRORS, KeyError("x"), "observe")
-
-
-@st.composite
-def programs(draw):
-    """Settings of a controller of three numbers, the acts of its agent, and what the loop does besides."""
-    limit, part = st.sampled_from([np.inf, 0.3, 3.0, 40.0]), st.sampled_from(["brake", "reset", "stall", "interrupt"])
-    velocity, acceleration = draw(limit), draw(limit)
-    jerk = np.inf if acceleration == np.inf else draw(st.sampled_from([np.inf, 5 * acceleration, 50 * acceleration]))
-    limits = {"velocity": velocity, "acceleration": acceleration, "jerk": jerk}
-    limits |= draw(st.sampled_from([{}, {"lowest": -0.5, "highest": [0.7, 0.7, 2.0]}]))
-    action = st.lists(st.floats(-3, 3), min_size=3, max_size=3).map(np.array)
-    act = st.one_of(action, action, action, st.sampled_from(FAULTS))
-    return {
-        "rates": draw(st.sampled_from([(10, 100), (10, 155), (30, 30), (7, 50)])),
-        "limits": limits,
-        "velocities": draw(st.sampled_from([[], [1], [0, 2]])),
-        "at_once": draw(st.sampled_from([[], [2]])),
-        "on_error": draw(st.sampled_from(["raise", "hold"])),
-        "acts": draw(st.lists(act, min_size=2, max_size=12)),
-        "besides": draw(st.dictionaries(st.integers(0, 150), part)),
-    }
-
-
 @given(programs())
 @examples(100)
 def test_no_limit_is_broken_whatever_raises_and_whatever_the_loop_does(program):
-    fps, rate = program["rates"]
-    agent = Faulty(program["acts"])
-    settings = {name: program[name] for name in ("velocities", "at_once", "on_error")}
-    controller = Controller(agent, fps=fps, rate=rate, limits=MotionLimits(**program["limits"]), **settings)
-    controller.reset(np.zeros(3))
-    arm = CommandedArm(np.zeros(3), rate)
-
-    def observe():
-        if agent.acts[min(agent.asked, len(agent.acts) - 1)] == "observe":
-            agent.asked += 1
-            raise OSError("camera")
-
-    for tick in range(150):
-        besides = program["besides"].get(tick)
-        if besides == "brake":
-            for _ in range(7):
-                arm.tick(controller.brake)
-        elif besides == "stall":
-            arm.tick(controller.brake) if tick % 2 else None  # no command, or one of another part of the loop
-        elif besides == "interrupt":
-            with contextlib.suppress(KeyboardInterrupt):
-                controller.command(interrupted)
-        elif besides == "reset":
-            with contextlib.suppress(RuntimeError):
-                controller.reset(arm.position)
-        error = arm.tick(lambda: controller.command(observe))
-        assert error is None or settings["on_error"] == "raise"
-        if error is not None:  # an owner that gives up here holds the last command for ever
-            assert controller.at_rest and (arm.position[program["velocities"]] == 0).all()
-    while not controller.at_rest:
-        arm.tick(controller.brake)
-    arm.hold()
-    arm.check([0, 1, 2], **program["limits"])
-
-
-def interrupted():
-    raise KeyboardInterrupt
+    check_program(program)
 
 
 @given(st.data())
