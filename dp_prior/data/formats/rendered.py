@@ -19,8 +19,12 @@ from dp_prior.tensors.pixels.renderers import RendererConfig
 class RenderedFrames:
     """See `FrameSource`. The cache is found by the states themselves, so a copy of the data set shares it.
 
-    One part, which one thread draws: drawing holds Python's interpreter lock, and the 86,017 frames of the scripted
-    Push-T demonstrations take a minute and a half at 96 x 96, too few for processes.
+    A part for each stage of the renderer, drawn by a thread. Without stages one part: drawing then holds Python's
+    interpreter lock, and the 86,017 frames of the scripted Push-T demonstrations take a minute and a half at 96 x 96,
+    too few for processes.
+
+    Attributes:
+        places: the part of all episodes, by which the cache is found, however they are drawn.
     """
 
     def __init__(self, store: EpisodeStore, key: str, chosen: Chosen, renderer: RendererConfig, size: tuple[int, int]):
@@ -51,7 +55,10 @@ class RenderedFrames:
         bad = np.flatnonzero(~np.isfinite(self._states.reshape(len(states), -1)).all(axis=1))
         if len(bad):
             raise DataError(store.locate(key, bad[0]), [f"the state of row {bad[0]} is not finite"])
-        self.parts = [FramePart(where, tuple(range(len(ends))))]
+        self._starts = starts = ends - np.diff(ends, prepend=0)
+        numbers = renderer.stages(self._states[starts]) if hasattr(renderer, "stages") else np.zeros(len(ends), int)
+        self.places = [FramePart(where, tuple(range(len(ends))))]
+        self.parts = [FramePart(where, tuple(np.flatnonzero(numbers == n).tolist())) for n in np.unique(numbers)]
         self._described = {
             "format": "rendered",
             "renderer": renderer.model_dump(mode="json"),
@@ -62,8 +69,9 @@ class RenderedFrames:
     def read(self, part: FramePart, skip: int) -> Iterator[np.ndarray]:
         draw = self._renderer.create(self.size)
         step = frames_per_block(self.size[0] * self.size[1] * 3)
-        for first in range(skip, len(self._states), step):
-            yield draw(self._states[first : first + step])
+        rows = np.concatenate([np.arange(self._starts[number], self.ends[number]) for number in part.episodes])
+        for first in range(skip, len(rows), step):
+            yield draw(self._states[rows[first : first + step]])
 
     def files(self) -> list[Path]:
         """An empty list, since `describe` has the hash of the states."""

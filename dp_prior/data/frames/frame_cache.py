@@ -89,11 +89,12 @@ class FrameCache:
         if not len(source.ends) or source.ends[-1] <= 0:
             raise DataError(str(source.root), ["has no frames"])
         encoding.check_packages()
+        places = getattr(source, "places", source.parts)
         identity = {
             "format": CacheIndex.model_fields["format"].default,
             "source": source.describe(),
             "files": _identify(source),
-            "parts": [[part.where.removeprefix(str(source.root)), *part.episodes] for part in source.parts],
+            "parts": [[part.where.removeprefix(str(source.root)), *part.episodes] for part in places],
             "ends": source.ends.tolist(),
             "fit": fit.model_dump(mode="json"),
             "encoding": encoding.model_dump(mode="json"),

@@ -1,7 +1,9 @@
 """Renderers draw camera frames from states: of recordings, for the frame cache, or of live environments.
 
 A record has `state_shape`, the shape of one state; `create(size)`, which returns a `Renderer`; and `versions()`, the
-versions of the packages that determine the pixels.
+versions of the packages that determine the pixels. A renderer that releases Python's interpreter lock may also have
+`stages(states)`, from the first state of each episode to a number each: a renderer of its own, in a thread of its own,
+draws the episodes of a number.
 """
 
 from __future__ import annotations

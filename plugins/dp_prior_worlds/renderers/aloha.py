@@ -24,6 +24,7 @@ TIPS = 6  # x, y and z in m of the points between the fingertips, left first
 NEAR_SIZES = {"transfer_cube": 6, "insertion": 15}  # how near objects are, see `AlohaWorld.near`
 GRIPPERS = [6, 13]  # of the joints: 0 closed, 1 open
 CLOSED, OPEN = 0.01844, 0.05800  # m, positions of a left finger that gym-aloha counts as 0 and 1
+EPISODES_DRAWN = 10  # by one thread
 QPOS = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14]  # MuJoCo's positions of the joints
 FINGERS = [6, 14], [7, 15]  # MuJoCo's positions of the left and of the right fingers
 
@@ -57,6 +58,10 @@ class AlohaRendererConfig(Config):
             ImportError: gym-aloha is missing.
         """
         return AlohaRenderer(self, size)
+
+    def stages(self, states: np.ndarray) -> np.ndarray:
+        """(E,) a number for every ten episodes, which are drawn together; opening a world for them takes one second."""
+        return np.arange(len(states)) // EPISODES_DRAWN
 
     def versions(self) -> dict[str, str]:
         """Versions of the packages that determine the pixels, by package; the last bits depend on OpenGL's driver.

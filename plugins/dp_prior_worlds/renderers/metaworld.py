@@ -57,6 +57,10 @@ class MetaWorldRendererConfig(Config):
         """
         return MetaWorldRenderer(self, size, rows)
 
+    def stages(self, scenes: np.ndarray) -> np.ndarray:
+        """(E,) the numbers of the tasks of (E, 184) scenes, so that a task opens once for all its episodes."""
+        return scenes[:, 0]
+
     def versions(self) -> dict[str, str]:
         """Versions of the packages that determine the pixels, by package; the last bits depend on OpenGL's driver.
 

@@ -89,6 +89,37 @@ def test_the_cache_holds_them_and_a_build_goes_on_where_it_failed(tmp_path, monk
     assert np.array_equal(cache.open().rows(torch.arange(20)).numpy(), expected)
 
 
+class Staged(PushTRendererConfig):
+    """Every other episode has the same stage."""
+
+    def stages(self, states):
+        assert np.array_equal(states, STATES[ends_of(LENGTHS) - LENGTHS])  # the first state of each episode
+        return np.arange(len(states)) % 2
+
+
+def test_a_renderer_of_its_own_draws_each_stage_and_the_cache_is_that_of_one_renderer(tmp_path, monkeypatch, expected):
+    """Also one that was begun by one renderer, in the order of the episodes."""
+    store, opened = saved(tmp_path / "d.npz"), []
+    chosen = Chosen(ends_of(LENGTHS), np.arange(len(LENGTHS)), store.numbers())
+    source = RenderedFrames(store, "state", chosen, Staged(), SIZE)
+    assert [part.episodes for part in source.parts] == [(0, 2, 4), (1, 3)]
+    for part in source.parts:
+        rows = np.concatenate([np.arange(20)[slice(*ends)] for ends in _spans(part.episodes)])
+        for skip in range(len(rows) + 1):
+            assert np.array_equal(np.concatenate([expected[:0], *source.read(part, skip)]), expected[rows[skip:]])
+    cache = FrameCache(source, Fit(size=SIZE), tmp_path / "caches")
+    assert cache.digest == cache_of(tmp_path, store).digest
+    create = PushTRendererConfig.create
+    monkeypatch.setattr(Staged, "create", lambda self, size: opened.append(size) or create(self, size), raising=False)
+    cache.build(2)
+    assert opened == [SIZE] * 2
+    assert np.array_equal(cache.open().rows(torch.arange(20)).numpy(), expected)
+
+
+def _spans(episodes):
+    return [(ends_of(LENGTHS)[number] - LENGTHS[number], ends_of(LENGTHS)[number]) for number in episodes]
+
+
 def test_the_states_find_the_cache_wherever_their_file_lies(tmp_path):
     digest = cache_of(tmp_path, saved(tmp_path / "d.npz")).digest
     shutil.copy(tmp_path / "d.npz", tmp_path / "copy.npz")

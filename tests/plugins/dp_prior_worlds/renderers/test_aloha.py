@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dp_prior_worlds.renderers.aloha import AlohaRendererConfig
@@ -11,6 +12,11 @@ from dp_prior_worlds.renderers.aloha import AlohaRendererConfig
 
 def test_states_have_the_objects_of_the_task():
     assert AlohaRendererConfig().state_shape == (33,) and AlohaRendererConfig(task="insertion").state_shape == (49,)
+
+
+def test_ten_episodes_of_a_recording_are_drawn_together():
+    stages = AlohaRendererConfig().stages(np.zeros((25, 33), np.float32))
+    assert stages.tolist() == [0] * 10 + [1] * 10 + [2] * 5
 
 
 PROGRAM = """

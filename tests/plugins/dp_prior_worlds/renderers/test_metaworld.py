@@ -7,7 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from dp_prior.data.formats.choice import ALL_EPISODES
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior_worlds.renderers import metaworld as renderers
 from dp_prior_worlds.renderers.metaworld import (
     BODIES,
@@ -73,6 +77,22 @@ def test_tasks_that_take_turns_stay_open(rows, opened, metaworld, monkeypatch): 
     assert len(asked) == opened
 
 
+def test_a_task_opens_once_for_all_its_episodes_of_a_recording(metaworld, monkeypatch, tmp_path):  # noqa: F811
+    """Twelve tasks that take turns by episode, more than a renderer holds."""
+    asked = []
+    stage = SimpleNamespace(draw=lambda scene: np.full((16, 16, 3), scene[0], np.uint8))
+    monkeypatch.setattr(renderers, "_Stage", lambda config, size, task: asked.append(task) or stage)
+    scenes = np.zeros((72, SCENE), np.float32)
+    scenes[:, 0] = np.repeat(np.arange(36) % 12, 2)
+    np.savez(tmp_path / "d.npz", scene=scenes, episode_ends=np.arange(2, 73, 2))
+    store = NpzStoreConfig(path=tmp_path / "d.npz").create()
+    record = ImageConfig(key="scene", render=MetaWorldRendererConfig(), size=(16, 16))
+    cache = record.cache(store, ALL_EPISODES.of(store)[0], tmp_path)
+    cache.build(3)
+    assert sorted(asked) == sorted(list(environments())[:12])
+    assert np.array_equal(cache.open().rows(torch.arange(72))[:, 0, 0, 0].numpy(), scenes[:, 0])
+
+
 def test_without_metaworld_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
     monkeypatch.setitem(sys.modules, "metaworld", None)
@@ -82,6 +102,8 @@ def test_without_metaworld_the_error_names_the_extra(monkeypatch):
 
 
 PROGRAM = """
+from concurrent.futures import ThreadPoolExecutor
+
 import mujoco
 import numpy as np
 from dp_prior_worlds.metaworld import MetaWorldConfig
@@ -102,6 +124,11 @@ for scenes, expected in ((obs["scene"], seen), (obs["scene"][::-1], seen[::-1]),
     np.testing.assert_array_equal(draw(scenes), expected)  # of a recording and of a live task, in any order
 assert len({frame.tobytes() for frame in seen}) == 4
 assert seen[:, :8].std((1, 2)).max() < 8 < seen[:, -8:].std((1, 2)).min()  # upright: above is the background
+
+with ThreadPoolExecutor(4) as pool:  # a renderer each, as for the episodes of a recording
+    rows = [obs["scene"][row : row + 1] for row in range(4)] * 3
+    drawn = list(pool.map(lambda scenes: MetaWorldRendererConfig(camera="corner2").create((48, 64))(scenes)[0], rows))
+np.testing.assert_array_equal(drawn, np.tile(seen, (3, 1, 1, 1)))
 
 for row in range(4):  # Meta-World's own picture of the live task, turned upright
     live = env.envs[row]._env._env
@@ -124,6 +151,8 @@ for row in range(4):  # Meta-World's own picture of the live task, turned uprigh
     own = MetaWorldRendererConfig(camera="corner2_near").create((48, 64))(obs["scene"][row : row + 1])
     off = np.abs(own[0].astype(int) - theirs.render()[::-1, ::-1])
     assert (off > 1).mean() < 1e-3, ("corner2_near", row, off.max())
+    corner4 = MetaWorldRendererConfig(camera="corner4").create((48, 64))(obs["scene"][row : row + 1])
+    np.testing.assert_array_equal(corner4, own)  # Meta-World's own camera at that place
     theirs.close()
 
 for change in ({"camera": "topview"}, {"shadows": True}):
