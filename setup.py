@@ -92,7 +92,15 @@ ENTRY_POINTS = {
         "robosuite = dp_prior_worlds.robosuite:RobosuiteConfig",
         "libero = dp_prior_worlds.libero:LiberoConfig",
     ],
-    "dp_prior.evaluators": ["replay = dp_prior_worlds.replay:ReplayConfig"],
+    "dp_prior.tasks": [
+        "bodies = dp_prior_bodies.network:BodiesPolicyConfig",
+        "body_policy = dp_prior_bodies.body_policy:BodyPolicyConfig",
+    ],
+    "dp_prior.data": ["bodies = dp_prior_bodies.recorded:BodiesConfig"],
+    "dp_prior.evaluators": [
+        "replay = dp_prior_worlds.replay:ReplayConfig",
+        "body_error = dp_prior_bodies.body_error:BodyErrorConfig",
+    ],
     "dp_prior.renderers": [
         "aloha = dp_prior_worlds.renderers.aloha:AlohaRendererConfig",
         "metaworld = dp_prior_worlds.renderers.metaworld:MetaWorldRendererConfig",

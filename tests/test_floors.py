@@ -39,7 +39,7 @@ FLOORS = [
     {"evaluation"},
     {"run"},
     {"cli", "__init__", "__main__"},
-    {"dp_prior_foreign", "dp_prior_worlds", "dp_prior_streams"},
+    {"dp_prior_foreign", "dp_prior_worlds", "dp_prior_streams", "dp_prior_bodies"},
     {"dp_prior_robot"},
     {"dp_prior_studio"},
     {"dp_prior_lab"},

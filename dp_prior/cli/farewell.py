@@ -65,11 +65,13 @@ def _places(outcome: Outcome, config: TrainConfig) -> Iterator[tuple[str, Path |
 
 def _commands(outcome: Outcome, config: TrainConfig, modules: Sequence[str]) -> Iterator[list[str]]:
     """The next commands for the best checkpoint."""
-    best, load = str(outcome.best), f"load_{config.task.kind}"
+    best, load, body = str(outcome.best), f"load_{config.task.kind}", ""
+    if config.task.kind == "bodies":
+        load, body = "load_policy", f", body={readable_json(next(iter(config.data.sets)))}"
     imports = [f"--import={module}" for module in modules]
     yield ["dp-prior", "evaluate", best, *imports]
     statements = "".join(f"import {module}; " for module in modules)
-    yield ["python", "-c", f"{statements}from dp_prior import {load}; print({load}({readable_json(best)}).spec)"]
+    yield ["python", "-c", f"{statements}from dp_prior import {load}; print({load}({readable_json(best)}{body}).spec)"]
     if config.task.kind == "policy":
         yield ["dp-prior", "serve", best, *imports]
         yield ["dp-prior", "export", best, f"{outcome.directory}_policy", *imports]

@@ -35,7 +35,7 @@ class LoadOptions(TypedDict, total=False):
     docs/acting.md; `eager` keeps the network in torch."""
 
 
-def load_policy(reference: str | Path, **options: Unpack[LoadOptions]) -> DiffusionPolicy:
+def load_policy(reference: str | Path, *, body: str | None = None, **options: Unpack[LoadOptions]) -> DiffusionPolicy:
     """Load a policy in evaluation mode.
 
     Nothing in a checkpoint is executed: it is JSON, checked by the same records as a configuration file, and plain
@@ -46,6 +46,8 @@ def load_policy(reference: str | Path, **options: Unpack[LoadOptions]) -> Diffus
             `@latest` or `@step_00012000`. If there is no such path, a Hub repository `user/name`, optionally with
             `@revision`. Or `hf://user/name`, `https://...#sha256=...`, `s3://...` or another URL that fsspec reads, see
             `dp_prior.places.reference`.
+        body: the robot's body by name, of a network for many (`task.type` bodies): the policy then has the shapes and
+            units of that body. None for all other policies.
         options: `weights`, `guidance_scale`, `device`, `dtype` and `runtime`, see `LoadOptions`.
 
     Raises:
@@ -53,11 +55,16 @@ def load_policy(reference: str | Path, **options: Unpack[LoadOptions]) -> Diffus
         CheckpointError: there is no usable checkpoint, or a file differs from the manifest.
         ConfigError: the configuration or the shapes do not describe a policy, or it cannot be guided.
         ValueError: there is no average of that name, the weights do not fit the configuration, the device cannot be
-            used, or dtype is not a floating-point type.
+            used, dtype is not a floating-point type, or the body is unknown, or missing where the network has many.
     """
     from dp_prior.tasks.policy import DiffusionPolicy  # late, since importing the networks takes a second
 
-    return DiffusionPolicy.from_pretrained(reference, **options)
+    policy = DiffusionPolicy.from_pretrained(reference, **options)
+    if policy.bodies:
+        return policy.body(body)
+    if body is not None:
+        raise ValueError(f"{reference} holds a policy of one robot, which has no body {body!r}; leave out body")
+    return policy
 
 
 def load_prior(reference: str | Path, **options: Unpack[LoadOptions]) -> DiffusionPrior:

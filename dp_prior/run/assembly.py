@@ -116,7 +116,8 @@ class Assembly:
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = _built(partial(config.task.create, self.data.spec), weights)
         self.data.build_caches(self.report, ranks.check_before_training)
-        self.model.spec = self.model.spec.model_copy(update={"scenes": self.data.spec.scenes})
+        spec = self.data.spec
+        self.model.spec = self.model.spec.model_copy(update={"scenes": spec.scenes, "bodies": spec.bodies})
         self.data.to(ranks.device)
         step_size = {} if config.data.step_size is None else {"global_batch_size": config.data.step_size}
         self.loader = self.data.loader(

@@ -131,7 +131,8 @@ def _record_type(task: dict[str, Any], model_class: Any, directory: Path) -> typ
         advice = unknown_type(stored_type, origins) or f"this version knows {kinds}; perhaps a newer one wrote it"
         raise ValueError(f"{directory / 'config.json'}: task.type is {stored_type!r}. {advice}")
     if kind is not None and not issubclass(record, record_for(tasks, {"type": kind})):
-        advice = f"load_{record.kind} loads it, and dp-prior sample draws from it"
+        loader = "policy" if issubclass(record, record_for(tasks, {"type": "policy"})) else record.kind
+        advice = f"load_{loader} loads it, and dp-prior sample draws from it"
         raise ValueError(f"{directory} holds {an(stored_type)}, not {an(expected)}; {advice}")
     return record
 

@@ -38,6 +38,9 @@ class Pretrained(nn.Module):
     has_named_numbers: ClassVar[bool] = False
     """Whether `named_axes` describes its tensors."""
 
+    bodies: tuple[str, ...] = ()
+    """Names of the robots' bodies that it was trained for; empty for other models."""
+
     @classmethod
     def from_pretrained(
         cls,

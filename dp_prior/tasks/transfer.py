@@ -94,8 +94,11 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
     `named_axes`.
 
     Raises:
-        ValueError: a tensor outside `may_differ` does not fit, an entry of the record names no part, or nothing fits.
+        ValueError: a tensor outside `may_differ` does not fit, an entry of the record names no part, nothing fits, or
+            the checkpoint is a network for many bodies without that of the model.
     """
+    if source.bodies and not isinstance(model, type(source)):
+        source = source.body(getattr(model.record, "body", None))
     are_named = model.has_named_numbers and source.has_named_numbers
     by_name = are_named and record.is_partial
     parts, source_parts = (_parts(*two, by_name) for two in ((model, source), (source, model)))

@@ -86,7 +86,7 @@ _LEARNED: dict[str, Any] = {"scenes": {}, "motion": None, "instructions": {}}
 """Fields that describe the content of the training data rather than shapes, with their empty values."""
 
 _OMITTED = ("kinds", "fits", "depths", "embedders", "rotations", "classes", "previous_actions", "fps", "names",
-            *_LEARNED)  # fmt: skip
+            "bodies", *_LEARNED)  # fmt: skip
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -133,8 +133,12 @@ class Spec(Config):
 
     instructions: dict[str, tuple[str, ...]] = {}
     """Texts of training, by the key of a text; a key with too many texts to be listed has no entry."""
+
     scenes: dict[str, Scene] = {}
     """Summary of each camera's frames in training, with which robots compare theirs; by key of an image or depth."""
+
+    bodies: dict[str, Spec] = {}
+    """Of batches of robots of several bodies: the spec of each body by name."""
 
     def faults(self) -> Iterator[str]:
         odd = sorted(key for key in self.classes if self.kind(key) != "label")

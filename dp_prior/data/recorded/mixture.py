@@ -78,14 +78,7 @@ class MixtureConfig(WindowsConfig):
         return _NO_PREVIOUS_ACTION if path[-1] == "previous_action" else None
 
     def faults(self) -> Iterator[str]:
-        observations = {name: sorted(record.observations) for name, record in self.sets.items()}
-        first, expected = next(iter(observations.items()))
-        for name, names in observations.items():
-            if names != expected:
-                yield (
-                    f"sets.{name} has the observations {names}, sets.{first} has {expected}; give each set the same "
-                    f"names, or leave out the observations that not all of them have"
-                )
+        yield from self.name_faults()
         unweighted = [name for name, record in self.sets.items() if record.weight is None]
         if 0 < len(unweighted) < len(self.sets):
             yield f"sets {unweighted} have no weight, but others have; give all of them a weight, or none"
@@ -96,6 +89,18 @@ class MixtureConfig(WindowsConfig):
         streamed = [name for name, record in self.sets.items() if record.episodes.in_parts]
         if streamed:
             yield f"sets {streamed} are streamed in parts, which a mixture cannot shuffle; train on one such set alone"
+
+    def name_faults(self) -> Iterator[str]:
+        """Observations that not all sets have."""
+        observations = {name: sorted(record.observations) for name, record in self.sets.items()}
+        first, expected = next(iter(observations.items()))
+        for name, names in observations.items():
+            if names != expected:
+                yield (
+                    f"sets.{name} has the observations {names}, sets.{first} has {expected}; give each set the same "
+                    f"names, or leave out the observations that not all of them have. Robots of several bodies are "
+                    f'data.type and task.type "bodies"'
+                )
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """See `RecordedConfig.downloaded`."""
@@ -138,13 +143,21 @@ class MixtureConfig(WindowsConfig):
                 problems += [f"sets.{name}: {error.source}: {problem}" for problem in error.problems]
         if problems:
             raise DataError("data", problems)
-        if differences := [*_different_specs(sets), *_different_actions(self, sets)]:
+        if differences := [*self.differences(sets)]:
             raise ConfigError("data", differences)
-        counts = self._counts({name: len(data.train) for name, data in sets.items()})
+        return self.joined(sets, self._counts({name: len(data.train) for name, data in sets.items()}))
+
+    def differences(self, sets: Mapping[str, Trajectories]) -> Iterator[str]:
+        """A line for each difference between the sets that no policy can learn."""
+        yield from _different_specs(sets)
+        yield from _different_actions(self, sets)
+
+    def joined(self, sets: Mapping[str, Trajectories], counts: Sequence[int]) -> Mixture:
+        """The checked sets as one. Args: counts: samples of each set in an epoch."""
         samples = {}
         for part in PARTS:  # after each part, the columns that were joined are freed
             samples[part], sets = _joined(part, sets)
-        return Mixture(self, sets, samples, counts)
+        return Mixture(self, sets, samples, counts, _joint_spec(self, sets))
 
     def _counts(self, sizes: Mapping[str, int]) -> list[int]:
         """Samples of each set in an epoch. Args: sizes: windows of each set.
@@ -180,16 +193,18 @@ class Mixture(Demonstrations):
         sets: Mapping[str, Trajectories],
         samples: Mapping[str, Samples],
         counts: Sequence[int],
+        spec: Spec,
     ):
         """
         Args:
             samples: of each part, joined.
             counts: samples of each set in an epoch.
+            spec: of the joined samples.
         """
         super().__init__(config)
         self.sets, self._counts, data_sets = sets, counts, [*sets.values()]
         self.train, self.val, self.test = (samples[part] for part in PARTS)
-        self.spec = _joint_spec(config, sets)
+        self.spec = spec
         self.files = [*chain.from_iterable(data.files for data in data_sets)]
         self.images = {}
         for name, data in sets.items():
@@ -199,7 +214,7 @@ class Mixture(Demonstrations):
         self.split_ids = {part: self._numbered_through(part) for part in (*PARTS, "dropped")}
         self.counts = {part: self._summed(part) for part in PARTS}
         self.is_train_step = np.concatenate([data.is_train_step for data in data_sets])
-        self.file_warnings = self._of_sets(lambda data: data.file_warnings)
+        self.file_warnings = self.of_sets(lambda data: data.file_warnings)
         self.has_embeddings = any(data.has_embeddings for data in data_sets)
         self.follows = {evaluator: self._followed_texts(evaluator) for evaluator in config.followed()}
         has_weights = all(record.weight is not None for record in config.sets.values())
@@ -220,7 +235,7 @@ class Mixture(Demonstrations):
             counts.update(data.counts[part])
         return dict(counts)
 
-    def _of_sets(self, lines: Callable[[Trajectories], Iterable[str]]) -> list[str]:
+    def of_sets(self, lines: Callable[[Trajectories], Iterable[str]]) -> list[str]:
         """The lines about each set, after its name."""
         named_lines = []
         for name, data in self.sets.items():
@@ -276,8 +291,8 @@ class Mixture(Demonstrations):
 
     def warnings(self) -> list[str]:
         """See `Demonstrations`; with the doubts about each set, and episodes that one set holds out and another not."""
-        doubts = self._of_sets(lambda data: data.doubts())
-        return [*super().warnings(), *doubts, *_leaks(self.sets), *_turned_otherwise(self.sets)]
+        doubts = self.of_sets(lambda data: data.doubts())
+        return [*super().warnings(), *doubts, *leaks(self.sets), *_turned_otherwise(self.sets)]
 
 
 def _joined(part: str, sets: Mapping[str, Trajectories]) -> tuple[Samples, dict[str, Trajectories]]:
@@ -299,7 +314,7 @@ def _joined(part: str, sets: Mapping[str, Trajectories]) -> tuple[Samples, dict[
 def _joint_spec(config: MixtureConfig, sets: Mapping[str, Trajectories]) -> Spec:
     """The spec of the first set, with what holds for all of them."""
     specs = [data.spec for data in sets.values()]
-    rates = {rate for name, data in sets.items() if (rate := _rate(config.sets[name], data))}
+    rates = {rate for name, data in sets.items() if (rate := stated_rate(config.sets[name], data))}
     joint = {
         "fps": rates.pop() if len(rates) == 1 else None,
         "names": _dimensions(config, sets),
@@ -309,7 +324,7 @@ def _joint_spec(config: MixtureConfig, sets: Mapping[str, Trajectories]) -> Spec
     return specs[0].model_copy(update=joint)
 
 
-def _leaks(sets: Mapping[str, Trajectories]) -> Iterator[str]:
+def leaks(sets: Mapping[str, Trajectories]) -> Iterator[str]:
     """A line for every two sets of the same recording of which one trains on episodes that the other holds out."""
     for (name, data), (other_name, other) in permutations(sets.items(), 2):
         if Path(data.described["path"]).resolve() != Path(other.described["path"]).resolve():
@@ -369,7 +384,7 @@ def _rotations(spec: Spec, key: str) -> str:
     return f", with rotations {', '.join(listed)}" if listed else ""
 
 
-def _rate(stated: SetConfig, data: Trajectories) -> float | None:
+def stated_rate(stated: SetConfig, data: Trajectories) -> float | None:
     """Control steps per second of a set as it is trained on; None if neither record nor files state a rate."""
     return data.spec.fps if stated.fps is None else stated.fps / stated.stride
 
@@ -401,11 +416,9 @@ def _different_actions(config: MixtureConfig, sets: Mapping[str, Trajectories]) 
     rates, names = {}, {}
     for name, data in sets.items():
         stated = config.sets[name]
-        rates[name] = _rate(stated, data)
+        rates[name] = stated_rate(stated, data)
         names[name] = stated.action_names or data.spec.names.get(X)
-        width = data.spec.x_shape[1]
-        if stated.action_names and len(stated.action_names) != width:
-            yield f"sets.{name}.action_names has {len(stated.action_names)} names for an action of {width} dimensions"
+    yield from wrong_action_names(config, sets)
     for field, noun, values in (("fps", "a rate of", rates), ("action_names", "dimensions named", names)):
         stated = {name: value for name, value in values.items() if value}
         first = next(iter(stated), None)
@@ -415,3 +428,11 @@ def _different_actions(config: MixtureConfig, sets: Mapping[str, Trajectories]) 
                     f"the action of sets.{name} has {noun} {value}, that of sets.{first} {stated[first]}; a policy has "
                     f"one action. If its files are wrong, say what is true with sets.{name}.{field}"
                 )
+
+
+def wrong_action_names(config: MixtureConfig, sets: Mapping[str, Trajectories]) -> Iterator[str]:
+    """A line for each set whose stated names of the action are more or fewer than its dimensions."""
+    for name, data in sets.items():
+        names, width = config.sets[name].action_names, data.spec.x_shape[1]
+        if names and len(names) != width:
+            yield f"sets.{name}.action_names has {len(names)} names for an action of {width} dimensions"

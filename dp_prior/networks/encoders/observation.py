@@ -34,7 +34,7 @@ class ObservationEncoder(nn.Module):
         shared: Mapping[str, str] | None = None,
     ):
         super().__init__()
-        self._beside, self._alike, self._shared = dict(beside or {}), dict(alike or {}), dict(shared or {})
+        self.beside, self.alike, self.shared = dict(beside or {}), dict(alike or {}), dict(shared or {})
         if set(encoders) != set(shapes):
             raise ValueError(
                 f"encoders are given for {sorted(encoders)}, but the observations are {sorted(shapes)}. "
@@ -51,7 +51,7 @@ class ObservationEncoder(nn.Module):
 
     def encoder_of(self, key: str) -> Encoder:
         """The encoder that reads an observation."""
-        return self.encoders[self.keys.index(self._shared.get(key, key))]
+        return self.encoders[self.keys.index(self.shared.get(key, key))]
 
     def forward(
         self,
@@ -71,7 +71,7 @@ class ObservationEncoder(nn.Module):
         features = []
         for key in self.keys:
             encoder = self.encoder_of(key)
-            stream = self._alike.get(key, key)
+            stream = self.alike.get(key, key)
             rows = random.stream("encoder", stream) if encoder.draws and random is not None else None
             depth = self._depth(key, observations, keep)
             features.append(self._checked(key, encoder(observations[key], rows, *depth)))
@@ -97,8 +97,8 @@ class ObservationEncoder(nn.Module):
         self, key: str, observations: Mapping[str, Tensor], keep: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, ...]:
         """The depth that a camera's encoder also reads, unmeasured where a sample drops it; empty for other keys."""
-        if key not in self._beside:
+        if key not in self.beside:
             return ()
-        depth = observations[self._beside[key]]
-        is_kept = None if keep is None else keep.get(self._beside[key])
+        depth = observations[self.beside[key]]
+        is_kept = None if keep is None else keep.get(self.beside[key])
         return (depth if is_kept is None else torch.where(is_kept[:, None, None, None, None] > 0, depth, -1.0),)

@@ -1,0 +1,39 @@
+"""The policy of one body by itself: a policy that also reads learnt features."""
+
+import pytest
+import torch
+
+from dp_prior.tensors.batch import Batch, Spec
+from dp_prior.tensors.normalizer import Statistics
+from dp_prior.tensors.randomness import Randomness
+from dp_prior_bodies.body_policy import BodyPolicyConfig
+from tests.messages import naming
+
+SPEC = Spec(x_shape=(4, 2), cond_shapes={"state": (2, 3)})
+SMALL = {"horizon": 4, "n_action_steps": 2, "backbone": {"type": "mlp", "hidden_dim": 8, "n_blocks": 1}}
+
+
+def test_the_features_of_the_body_are_learnt_and_change_the_prediction():
+    policy = BodyPolicyConfig(body="arm", embedding_dim=5, **SMALL).create(SPEC)
+    assert policy.encoder.cond_shape == (2, 3 + 5) and policy.encoder.body.shape == (5,)
+    values = torch.randn(6, 4, 2), {"state": torch.randn(6, 2, 3)}
+    policy.fit(
+        {"x": Statistics.of(values[0].numpy()[:, 0]), "state": Statistics.of(values[1]["state"].numpy()[:, 0])}, None
+    )
+    torch.manual_seed(0)
+    for weights in policy.parameters():
+        weights.data += 0.3 * torch.randn(weights.shape)
+    batch = Batch(*values, torch.ones(6, 4, dtype=torch.bool), torch.arange(6))
+    random = Randomness.from_counts(0, "test", batch.ids)
+    loss = policy(batch, random).total
+    loss.backward()
+    assert policy.encoder.body.grad.abs().sum() > 0
+    policy.encoder.body.data += 1
+    assert policy(batch, random).total != loss
+
+
+def test_a_policy_of_one_body_is_of_no_other():
+    policy = BodyPolicyConfig(body="arm", **SMALL).create(SPEC)
+    assert policy.body("arm") is policy and policy.body(None) is policy and policy.bodies == ("arm",)
+    with pytest.raises(ValueError, match=naming("'arm'", "'leg'")):
+        policy.body("leg")
