@@ -318,9 +318,10 @@ class BodiesPolicy(Pretrained, DiffusionModel):
     def _refuse(self, name: str | None) -> NoReturn:
         """Raises ValueError: a body that acts must be one of the network's."""
         finding = "no body is named" if name is None else f"it knows no body {name!r}"
+        loading = f"load_policy(path, body={self.bodies[0]!r})"
         raise ValueError(
             f"this network was trained for the bodies {', '.join(map(repr, self.bodies))}, and {finding}; name one of "
-            f"them, as in load_policy(path, body={self.bodies[0]!r})"
+            f"them, as in {loading}; commands take the folder that {loading}.save_pretrained(folder) writes"
         )
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
@@ -37,3 +38,24 @@ def test_a_policy_of_one_body_is_of_no_other():
     assert policy.body("arm") is policy and policy.body(None) is policy and policy.bodies == ("arm",)
     with pytest.raises(ValueError, match=naming("'arm'", "'leg'")):
         policy.body("leg")
+
+
+def test_all_other_settings_are_those_of_a_policy():
+    record = PolicyConfig(
+        horizon=8, n_obs_steps=2, n_action_steps=3, relative_to="state", prefix={"max_delay": 2},
+        encoders={"state": {"type": "state", "output_dim": 6}}, normalizer={"action": {"type": "gaussian"}},
+        backbone=SMALL["backbone"], cond_dropout={"state": 0.2}, diffusion={"objective": {"type": "v"}},
+        sampler={"type": "ddim", "steps": 3},
+    )  # fmt: skip
+    settings = {name: value for name, value in record.arguments().items() if name != "type"}
+    assert settings.keys() == BodyPolicyConfig.model_fields.keys() - {"type", "body", "embedding_dim"}
+    spec = Spec(x_shape=(8, 3), cond_shapes={"state": (2, 3)})
+    policy, plain = BodyPolicyConfig(body="arm", **settings).create(spec), record.create(spec)
+    weights = {name: tensor.shape for name, tensor in policy.state_dict().items()}
+    differing = {name for name, tensor in plain.state_dict().items() if weights.pop(name) != tensor.shape}
+    assert weights.keys() == {"encoder.body"}
+    assert differing and all(name.endswith("film.linear.weight") for name in differing)  # they read the body, too
+    assert (policy.horizon, policy.n_action_steps, policy.max_delay) == (8, 3, 2)
+    assert policy.sampler == plain.sampler and policy.process.config == plain.process.config
+    assert policy.cond_dropout == plain.cond_dropout and policy.normalizer.modes == plain.normalizer.modes
+    assert policy.transforms.references == {"state"}

@@ -240,6 +240,35 @@ def test_two_ranks_train_as_one(tmp_path, run_ranks):
         torch.testing.assert_close(weights[1][key], value, rtol=1e-4, atol=1e-6)
 
 
+def test_a_body_has_all_settings_of_the_network(tmp_path):
+    changes = {**VARIANTS[-1], "task__cond_dropout": {"state": 0.5, "goal": 0.1}, "task__embedding_dim": 5}
+    changes["task__normalizer"] = {"goal": {"type": "gaussian"}, "action": {"type": "quantile"}}
+    config = TrainConfig.from_json(json.dumps(bodies_run(tmp_path, **changes)))
+    spec = config.open_data().spec
+    of_one_key = {"encoders": {"state"}, "cond_dropout": {"state", "goal"}, "normalizer": {"action", "goal"}}
+    record = config.task.of_body("long", spec.bodies["long"])
+    for field in type(record).model_fields:
+        expected = getattr(config.task, field, None)
+        if field in of_one_key:
+            expected = {key: value for key, value in expected.items() if key in of_one_key[field]}
+        if field not in ("type", "body"):
+            assert getattr(record, field) == expected, field
+    assert config.task.create(spec).encoder.cond_shape == (2, 4 + 2 + 8 + 5)  # state, goal, camera, body
+
+
+def test_cameras_that_share_an_encoder_do_so_in_a_body_that_has_one_of_them(tmp_path):
+    sets = bodies_run(tmp_path)["data"]["sets"]
+    sets["long"]["episodes"]["path"], sets["long"]["obs"] = sets["short"]["episodes"]["path"], {}
+    sets["long"]["images"] = {"side": sets["short"]["images"]["front"]}
+    model, data = built(tmp_path, data__sets=sets, task__shared_encoders={"side": "front"})
+    for name in JOINTS:
+        batch = of_body(batch_of(data), data, name)
+        alone = model.body(name).train()
+        assert alone.encoder.keys == (["side"] if name == "long" else ["front", "state"])
+        expected = alone(narrowed(batch, alone.spec), random_of(batch)).per_sample
+        torch.testing.assert_close(model.train()(batch, random_of(batch)).per_sample, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_faults_name_the_body_and_the_setting(tmp_path):
     def fault(**changes):
         config = TrainConfig.from_json(json.dumps(bodies_run(tmp_path, **changes)))

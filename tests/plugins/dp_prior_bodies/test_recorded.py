@@ -70,6 +70,20 @@ def test_statistics_are_those_of_each_set(tmp_path):
             assert np.array_equal(statistics[f"{name}/{key}"].max, expected.max)
 
 
+def test_each_set_is_opened_as_that_of_a_mixture(tmp_path):
+    sets = write_bodies(tmp_path)
+    settings = {
+        "sets": {"long": sets["long"]}, "split": SPLIT, "batch_size": 4, "mask_padding": False, "device": "cpu",
+        "verify": "hashes", "block_rows": 9, "shuffle_blocks": 3, "frame_cache": str(tmp_path / "frames"),
+    }  # fmt: skip
+    records = [record.from_json(json.dumps(settings)) for record in (BodiesConfig, MixtureConfig)]
+    assert records[0].set_config("long") == records[1].set_config("long")
+    assert BodiesConfig.model_fields.keys() == MixtureConfig.model_fields.keys()
+    masks = [record.create(*WINDOWS).train for record in records]
+    ids = torch.arange(len(masks[0]))
+    assert torch.equal(masks[0].fetch(ids).mask, masks[1].fetch(ids).mask) and masks[0].fetch(ids).mask.all()
+
+
 def test_a_body_has_its_own_rate_names_and_pictures(tmp_path):
     data = opened(tmp_path, short__fps=10, long__fps=50, long__action_names=["a", "b", "c"])
     short, long = data.spec.bodies["short"], data.spec.bodies["long"]
