@@ -41,16 +41,18 @@ def test_a_training_that_does_not_fit_is_refused_before_it_is_tried(tmp_path, mo
     plans = planned(parts.model, parts.model, config.optimizer.create(parts.model), 1, 4)
     monkeypatch.setattr(memory, "device_memory", lambda device: plans["model"].total)
     check_room(TrainingConfig(steps=1, shard="model"), parts)
-    with pytest.raises(ConfigError, match=naming(amount(plans["false"].total), "'model'", amount(plans["model"].total))):
+    with pytest.raises(
+        ConfigError, match=naming(amount(plans["false"].total), "'model'", amount(plans["model"].total))
+    ):
         check_room(config, parts)
     monkeypatch.setattr(memory, "device_memory", lambda device: 1)
-    with pytest.raises(ConfigError, match=naming("does not fit", "cpu has 1 B", "more ranks")):
+    with pytest.raises(ConfigError, match=naming("cpu", "1 B", "train.shard", "'model'")):
         check_room(config, parts)
 
 
 def test_a_check_says_what_a_rank_keeps(tmp_path):
     output = train(write(tmp_path, train__shard="model"), "--check").output
-    assert told(output, "memory", "a rank", "weights", "gradients", "optimizer", "averages", "a single rank")
+    assert told(output, "memory", "weights", "gradients", "optimizer", "averages", "train.shard")
 
 
 @pytest.mark.parametrize(("n_bytes", "text"), [(0, "0 B"), (999, "999 B"), (5_400_000, "5.4 MB"), (12e9, "12 GB")])
