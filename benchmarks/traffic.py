@@ -22,9 +22,9 @@ RANKS, BATCH = 2, 64
 SETTINGS = {
     "as it is": (),
     "accumulation of 2": ("data.batch_size=16",),
-    "`shard` `optimizer`": ("train.shard=optimizer",),
+    '`shard` "optimizer"': ("train.shard=optimizer",),
     "AdamW": ('train.optimizer={"type": "adamw"}',),
-    "AdamW, `shard` `optimizer`": ('train.optimizer={"type": "adamw"}', "train.shard=optimizer"),
+    'AdamW, `shard` "optimizer"': ('train.optimizer={"type": "adamw"}', "train.shard=optimizer"),
 }
 """Changes of the main job, by what the table calls them."""
 
