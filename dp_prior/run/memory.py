@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import NamedTuple
 
 import torch
@@ -97,10 +96,10 @@ def check_room(config: TrainingConfig, parts: Assembly) -> None:
 
 
 def device_memory(device: torch.device) -> int:
-    """Bytes that a rank of this machine can have at most."""
+    """Bytes of an accelerator, or of this machine."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return memory_bytes() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return memory_bytes()
 
 
 def amount(n_bytes: int) -> str:

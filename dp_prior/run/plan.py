@@ -84,7 +84,7 @@ def _tuned(optimizer: AdamW) -> str:
         return ""
     from dp_prior.training.tuned_parts import tuned_parts
 
-    return tuned_parts(optimizer)
+    return tuned_parts(optimizer.param_groups, optimizer.shards.size)
 
 
 def _memory(parts: Assembly, trainer: PolicyTrainer) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.tasks.weights import check_parts, is_in, part_name
-from dp_prior.training.optimizer import AdamW
 
 
 def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
@@ -34,12 +33,17 @@ def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
     return {name: entry for name, entry in entry_of.items() if entry is not None}
 
 
-def tuned_parts(optimizer: AdamW) -> str:
-    """The learning rate and weight decay of each part of the network, for the plan."""
+def tuned_parts(param_groups: list[dict], size_of: Callable[[nn.Parameter], int]) -> str:
+    """The learning rate and weight decay of each part of the network, for the plan.
+
+    Args:
+        param_groups: of an optimizer.
+        size_of: number of elements of a whole parameter.
+    """
     descriptions = []
-    for part in sorted({group["part"] for group in optimizer.param_groups}, reverse=True):  # all others come last
-        groups = [group for group in optimizer.param_groups if group["part"] == part]
-        weights = sum(optimizer.shards.size(parameter) for group in groups for parameter in group["params"])
+    for part in sorted({group["part"] for group in param_groups}, reverse=True):  # all others come last
+        groups = [group for group in param_groups if group["part"] == part]
+        weights = sum(size_of(parameter) for group in groups for parameter in group["params"])
         lr_scales = sorted({group["lr_scale"] for group in groups})
         scales = " and ".join(f"{scale:g}" for scale in lr_scales)
         decays = {group["weight_decay"] for group in groups if group["is_decayed"]}

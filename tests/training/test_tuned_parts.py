@@ -121,7 +121,7 @@ def test_parts_of_a_policy_have_the_names_of_its_observations():
         sum(p.numel() for name, p in policy.named_parameters() if name.startswith("encoder.") == is_encoder) / 1e6
         for is_encoder in (False, True)
     )
-    assert tuned_parts(optimizer) == (
+    assert tuned_parts(optimizer.param_groups, nn.Parameter.numel) == (
         f"encoder: {encoder:.2f} M at 0.1 x lr, weight decay 0.5; "
         f"all others: {others:.2f} M at 1 x lr, weight decay 0.5"
     )
