@@ -22,9 +22,11 @@ RANKS, BATCH = 2, 64
 SETTINGS = {
     "as it is": (),
     "accumulation of 2": ("data.batch_size=16",),
-    "`shard` `optimizer`": ("train.shard=optimizer",),
+    '`shard` "optimizer"': ("train.shard=optimizer",),
+    '`shard` "model"': ("train.shard=model",),
     "AdamW": ('train.optimizer={"type": "adamw"}',),
-    "AdamW, `shard` `optimizer`": ('train.optimizer={"type": "adamw"}', "train.shard=optimizer"),
+    'AdamW, `shard` "optimizer"': ('train.optimizer={"type": "adamw"}', "train.shard=optimizer"),
+    'AdamW, `shard` "model"': ('train.optimizer={"type": "adamw"}', "train.shard=model"),
 }
 """Changes of the main job, by what the table calls them."""
 

@@ -117,9 +117,6 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         "plugins/dp_prior_studio/pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted"
     ),
     "TrainingConfig.shard": "training/test_model_shards.py::test_a_model_in_parts_is_the_same_run_on_any_ranks",
-    "TrainingConfig.shard_optimizer": (
-        "training/test_shards.py::test_every_byte_is_that_of_ranks_which_each_have_the_whole_state"
-    ),
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",

@@ -31,6 +31,9 @@ T = TypeVar("T")
 _SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"))
 """Set by `accelerate launch` where its options or its configuration file ask to divide a model among ranks."""
 
+_MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""By which ranks find each other."""
+
 log = logging.getLogger(__name__)
 
 
@@ -72,7 +75,7 @@ def make_accelerator(
     except ValueError as error:
         from dp_prior.job.launch_faults import unfit_variables
 
-        if (fault := unfit_variables(error)) is not None:
+        if (fault := unfit_variables(error, _variables())) is not None:
             raise fault from error
         raise
     if launched != accelerator.num_processes:
@@ -116,7 +119,8 @@ def meet(connect: Callable[[], T], stop: Stop) -> T:
     except RuntimeError as error:
         from dp_prior.job.launch_faults import apart
 
-        raise apart(" ".join(str(error).partition("Exception raised from")[0].split())) from error
+        torch_message = " ".join(str(error).partition("Exception raised from")[0].split())
+        raise apart(torch_message, _variables()) from error
 
 
 @contextlib.contextmanager
@@ -128,6 +132,10 @@ def _meeting(stop: Stop) -> Iterator[None]:
         yield
     finally:
         dist.init_process_group = connect
+
+
+def _variables() -> dict[str, str]:
+    return {name: parse_choice_from_env(name, "") for name in _MEETING}
 
 
 def _refuse_shards() -> None:

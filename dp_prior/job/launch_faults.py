@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from textwrap import shorten
-
-from accelerate.utils import parse_choice_from_env
 
 from dp_prior.config import ConfigError
 from dp_prior.job.stop import LOST, RankLostError, Verdict
 
-_MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""By which ranks find each other."""
 
+def unfit_variables(error: ValueError, variables: Mapping[str, str]) -> ConfigError | None:
+    """The error of variables of a launcher that do not fit each other; None if they are not the cause.
 
-def unfit_variables(error: ValueError) -> ConfigError | None:
-    """The error of variables of a launcher that do not fit each other; None if they are not the cause."""
-    variables = {name: parse_choice_from_env(name, "") for name in _MEETING}
+    Args:
+        variables: by which ranks find each other; empty texts for those that are not set.
+    """
     numbers = all(value.isdecimal() for name, value in variables.items() if name != "MASTER_ADDR")
     if (numbers and variables["MASTER_ADDR"]) or not any(variables.values()):
         return None
@@ -39,10 +37,9 @@ def unconnected(launched: int, n_processes: int) -> ConfigError:
     )
 
 
-def apart(torch_message: str) -> ConfigError | RankLostError:
+def apart(torch_message: str, variables: Mapping[str, str]) -> ConfigError | RankLostError:
     """The error of a rank that does not meet the others, of torch's words."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    rank, size, host, port = (parse_choice_from_env(name, "") for name in names)
+    rank, size, host, port = (variables[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     if "EADDRINUSE" in torch_message:
         problem = f"MASTER_PORT is {port}, which another process of this machine uses; give all ranks a free one"
         return ConfigError("the launcher", [problem])

@@ -24,6 +24,7 @@ from dp_prior.places.saver import PROBLEM
 from dp_prior.run.assembly import Assembly, Services, check_files, with_local_data
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.directory import RunDirectory
+from dp_prior.run.memory import check_room, memory_row
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, initialise, recalled
 from dp_prior.tasks.model import DiffusionModel
@@ -83,6 +84,7 @@ def check(
             initialise(parts.model, config, ranks, parts.report)
         if isinstance(parts.model, DiffusionModel):
             parts.model.sampler = _shortened(parts.model.sampler, parts.model.process.table)
+        check_room(config.train, parts)
         with parts.services() as services:
             trainer = parts.trainer(services.tracker, services.writer)
             if source is not None and "://" not in source:
@@ -91,6 +93,8 @@ def check(
                 trainer.progress = _compare(parts, now, source, allow_changes)
             parts.choose_compilation(trainer)
             lines = [plan(config, parts, trainer, source)]
+            if ranks.num_processes == 1 and not config.train.shard:  # the plan of several ranks says it
+                lines.append(f"  memory        {memory_row(parts.model, trainer)}")
             start, trainer.progress = trainer.progress, Progress()
             batches = parts.loader.from_sample(0)
             first = next(batches)

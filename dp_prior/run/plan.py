@@ -41,7 +41,8 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
         "compile": trainer.compilation,
-        "optimizer": "; ".join(filter(None, [tuned_parts(trainer.optimizer), str(trainer.shards)])),
+        "optimizer": "; ".join(filter(None, [_tuned(trainer.optimizer), str(trainer.shards)])),
+        "memory": _memory(parts, trainer) if ranks > 1 or config.train.shard else "",
         "batch": batch_line(loader, config.data.step_size),
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
         f"{trainer.total_samples / len(loader):.1f} epochs",
@@ -70,24 +71,24 @@ def batch_line(loader: Loader, step_size: int | None) -> str:
     return f"{total} = {size} a micro-batch x {loader.accumulation} summed x {ranks}{others}"
 
 
-def tuned_parts(optimizer: AdamW) -> str:
-    """The learning rate and weight decay of each part of the network; empty if no part has settings of its own."""
-    if not any(group["part"] for group in optimizer.param_groups):
-        return ""
-    descriptions = []
-    for part in sorted({group["part"] for group in optimizer.param_groups}, reverse=True):  # all others come last
-        groups = [group for group in optimizer.param_groups if group["part"] == part]
-        weights = sum(optimizer.shards.size(parameter) for group in groups for parameter in group["params"])
-        lr_scales = sorted({group["lr_scale"] for group in groups})
-        scales = " and ".join(f"{scale:g}" for scale in lr_scales)
-        decays = {group["weight_decay"] for group in groups if group["is_decayed"]}
-        decay = "".join(f", weight decay {decay:g}" for decay in decays)
-        descriptions.append(f"{part or 'all others'}: {weights / 1e6:.2f} M at {scales} x lr{decay}")
-    return "; ".join(descriptions)
-
-
 def _and_best(config: TrainConfig) -> str:
     """When else a checkpoint is saved."""
     if not config.evaluate:
         return "and at the end"
     return f"at the end, and at a new best of {config.train.monitor.metric}"
+
+
+def _tuned(optimizer: AdamW) -> str:
+    """See `tuned_parts`; empty where no part has settings of its own."""
+    if not any(group["part"] for group in optimizer.param_groups):
+        return ""
+    from dp_prior.training.tuned_parts import tuned_parts
+
+    return tuned_parts(optimizer.param_groups, optimizer.shards.size)
+
+
+def _memory(parts: Assembly, trainer: PolicyTrainer) -> str:
+    """See `memory_row`."""
+    from dp_prior.run.memory import memory_row
+
+    return memory_row(parts.model, trainer)

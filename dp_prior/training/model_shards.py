@@ -74,7 +74,7 @@ class ModelShards(Replicas):
             device = torch.device("cpu" if self._ranks.is_main_process else "meta")
         parts = zip(local.parameters(), self._whole_of, strict=True)
         wholes = {id(part): self.gathered(like, part).to(device) for part, like in parts}
-        return _with_parameters(local, wholes)
+        return _with_parameters(local, wholes).to(device)  # with the memory layout of the device's kernels
 
     def load(self, local: nn.Module, tensors: dict[str, Tensor], problem: str, hint: str) -> None:
         parts = list(zip(local.parameters(), self._whole_of.values(), strict=True))
@@ -128,7 +128,9 @@ def wrap_units(model: nn.Module) -> Iterator[nn.Module]:
     """The modules that are gathered each by itself, inner ones first: those of the classes that `shard_units` of a
     network lists, unless a weight of theirs is also used elsewhere."""
     uses = _uses(model)
-    kinds = tuple(kind for module in model.modules() for kind in getattr(module, "shard_units", ()))
+    kinds: tuple[type[nn.Module], ...] = ()
+    for module in model.modules():
+        kinds += tuple(getattr(module, "shard_units", ()))
     for module in reversed(list(model.modules())):
         if isinstance(module, kinds) and all(uses[key] == count for key, count in _uses(module).items()):
             yield module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 
@@ -12,8 +12,13 @@ from dp_prior.tasks.weights import load_weights
 if TYPE_CHECKING:
     from dp_prior.config import ConfigError
     from dp_prior.job.ranks import Ranks
-    from dp_prior.training.optimizer import AdamW
-    from dp_prior.training.training_config import TrainingConfig
+
+
+class Optimizer(Protocol):
+    """What is divided of an optimizer; see `AdamW`."""
+
+    shards: Replicas
+    parameters: list[nn.Parameter]
 
 
 class Replicas:
@@ -27,19 +32,6 @@ class Replicas:
         """Args: ranks: None for an optimizer without a trainer."""
         self._ranks = ranks
 
-    @staticmethod
-    def of(config: TrainingConfig, ranks: Ranks) -> Replicas:
-        """The division that `train.shard` names; replicas on a single rank."""
-        if not config.shard or ranks.num_processes == 1:
-            return Replicas(ranks)
-        if config.shard == "model":
-            from dp_prior.training.model_shards import ModelShards
-
-            return ModelShards(ranks, config)
-        from dp_prior.training.shards import Shards
-
-        return Shards(ranks)
-
     def distributed(self, region: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         """A module whose backward pass averages gradients over ranks, and the local model.
 
@@ -49,7 +41,7 @@ class Replicas:
         """
         return self._ranks.distributed(region), model
 
-    def divide(self, optimizer: AdamW) -> None:
+    def divide(self, optimizer: Optimizer) -> None:
         """Let an optimizer of the local model update what this rank has to update."""
         optimizer.shards = self
 
@@ -99,7 +91,7 @@ class Replicas:
         """
         return state
 
-    def refusal(self, optimizer: AdamW) -> ConfigError:
+    def refusal(self, optimizer: Optimizer) -> ConfigError:
         """The error of an optimizer that updates weights of other ranks."""
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ matrices, such as Muon. Every number is that of ranks which each update all para
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from dp_prior.training.replicas import Replicas
 
 
 class Shards(Replicas):
-    """Which rank updates which parameter: the largest first, each by the rank with the fewest numbers so far."""
+    """Which rank updates which parameter; see `owners`."""
 
     def __init__(self, ranks: Ranks):
         super().__init__(ranks)
@@ -26,11 +26,9 @@ class Shards(Replicas):
 
     def divide(self, optimizer: AdamW) -> None:
         super().divide(optimizer)
-        sizes = [0] * self._ranks.num_processes
-        for parameter in sorted(optimizer.parameters, key=nn.Parameter.numel, reverse=True):
-            rank = sizes.index(min(sizes))
-            self._rank_of[parameter] = rank
-            sizes[rank] += parameter.numel()
+        parameters = optimizer.parameters
+        ranks = owners([parameter.numel() for parameter in parameters], self._ranks.num_processes)
+        self._rank_of = dict(zip(parameters, ranks, strict=True))
 
     def rank_of(self, parameter: nn.Parameter) -> int:
         """The rank that updates a parameter."""
@@ -69,6 +67,15 @@ class Shards(Replicas):
 
     def __str__(self) -> str:
         return f"its state divided among {self._ranks.num_processes} ranks"
+
+
+def owners(sizes: Sequence[int], n_ranks: int) -> list[int]:
+    """The rank that updates each parameter: the largest first, each by the rank with the fewest numbers so far."""
+    totals, ranks = [0] * n_ranks, [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        ranks[number] = totals.index(min(totals))
+        totals[ranks[number]] += sizes[number]
+    return ranks
 
 
 def _forms(moments: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

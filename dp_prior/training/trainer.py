@@ -124,7 +124,7 @@ class PolicyTrainer:
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
         self.region = _Wrapped(self.online, config.compile)
-        self.shards = Replicas.of(config, ranks)
+        self.shards = _division(config, ranks)
         self.wrapped, self.local = self.shards.distributed(self.region, self.online)
         self.averages = {name: EMA(self.local, decay) for name, decay in config.ema.items()}
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.local), AdamW)
@@ -462,3 +462,16 @@ class PolicyTrainer:
 def _joined(losses: list[Loss], name: str) -> Tensor:
     """(B,) a field of the losses of all micro-batches."""
     return torch.cat([getattr(loss, name).detach() for loss in losses])
+
+
+def _division(config: TrainingConfig, ranks: Ranks) -> Replicas:
+    """What the ranks divide, as `train.shard` says; nothing on a single rank."""
+    if not config.shard or ranks.num_processes == 1:
+        return Replicas(ranks)
+    if config.shard == "model":
+        from dp_prior.training.model_shards import ModelShards
+
+        return ModelShards(ranks, config)
+    from dp_prior.training.shards import Shards
+
+    return Shards(ranks)

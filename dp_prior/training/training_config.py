@@ -62,11 +62,11 @@ class TrainingConfig(Config):
     shard: Annotated[Literal["optimizer", "model", False], Change("harmless")] = False
     """What the ranks divide among themselves. optimizer: its state (ZeRO stage 1); each weight is updated by one rank,
     which sends it to the others, so that every number stays the same, and Muon has less work. model: weights,
-    gradients, averages and the optimizer's state (FSDP2); each rank holds a part of every weight and gathers a block of
-    the network when it computes it. No effect on one rank."""
+    gradients, averages and the optimizer's state (FSDP2); each rank holds a part of every weight and gathers the
+    network block by block. No effect on one rank."""
 
     shard_optimizer: Annotated[bool, Change("harmless")] = False
-    """The earlier name of `shard` "optimizer". If one of the two is omitted, it follows the other."""
+    """The earlier name of `shard` "optimizer"; an omitted one follows the other."""
 
     lr: LearningRateConfig = CosineLearningRate()
     """Learning rate as a function of the optimizer step."""

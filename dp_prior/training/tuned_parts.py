@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
@@ -31,3 +31,22 @@ def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
     if covered:
         raise ConfigError("train.optimizer.parts", [f"{covered[0]!r} has no effect: longer entries name all it holds"])
     return {name: entry for name, entry in entry_of.items() if entry is not None}
+
+
+def tuned_parts(param_groups: list[dict], size_of: Callable[[nn.Parameter], int]) -> str:
+    """The learning rate and weight decay of each part of the network, for the plan.
+
+    Args:
+        param_groups: of an optimizer.
+        size_of: number of elements of a whole parameter.
+    """
+    descriptions = []
+    for part in sorted({group["part"] for group in param_groups}, reverse=True):  # all others come last
+        groups = [group for group in param_groups if group["part"] == part]
+        weights = sum(size_of(parameter) for group in groups for parameter in group["params"])
+        lr_scales = sorted({group["lr_scale"] for group in groups})
+        scales = " and ".join(f"{scale:g}" for scale in lr_scales)
+        decays = {group["weight_decay"] for group in groups if group["is_decayed"]}
+        decay = "".join(f", weight decay {decay:g}" for decay in decays)
+        descriptions.append(f"{part or 'all others'}: {weights / 1e6:.2f} M at {scales} x lr{decay}")
+    return "; ".join(descriptions)

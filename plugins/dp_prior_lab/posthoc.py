@@ -35,7 +35,7 @@ from dp_prior.files.durable import vacant
 from dp_prior.places.reference import resolve
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.weights import weights_file
-from dp_prior.training.ema import PowerFunctionDecay
+from dp_prior.training.power_function import PowerFunctionDecay
 
 AVERAGING_METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"
 _LEAST_SINGULAR_SHARE = 1e-12  # singular values below this fraction of the largest are rounding errors

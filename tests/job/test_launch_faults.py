@@ -34,9 +34,8 @@ def test_a_launcher_that_divides_models_among_ranks_is_refused(way, monkeypatch)
         make_accelerator("fp32")
 
 
-def test_ranks_that_do_not_meet_are_told_from_a_taken_port(monkeypatch):
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "first", "MASTER_PORT": "29500"}.items():
-        monkeypatch.setenv(name, value)
-    taken, lost = apart("bind: EADDRINUSE"), apart("Connection refused")
+def test_ranks_that_do_not_meet_are_told_from_a_taken_port():
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "first", "MASTER_PORT": "29500"}
+    taken, lost = (apart(message, variables) for message in ("bind: EADDRINUSE", "Connection refused"))
     assert isinstance(taken, ConfigError) and told(str(taken), "MASTER_PORT", "29500")
     assert isinstance(lost, RankLostError) and told(str(lost), "rank 1 of 2", "first:29500", "Connection refused")

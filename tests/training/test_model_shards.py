@@ -3,17 +3,32 @@
 import json
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
+from dp_prior import load_policy
+from dp_prior.config import ConfigError
 from dp_prior.job.stop import REQUEST
+from dp_prior.run.memory import planned
+from dp_prior.training.model_shards import ModelShards, wrap_units
+from dp_prior.training.optimizer import AdamW, parameter_groups
 from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.training_config import TrainingConfig
 from tests.golden.record import DIT
+from tests.messages import naming
 from tests.test_elastic import BF16, EXACT, LIMIT, POLICY, SMALL_GRADIENTS, WHOLE, WITHOUT_EFFECT, prior
 from tests.tiny import experiment, rows, state, tiny
 from tests.tiny_camera import camera_run
+
+ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 3, "videos": 0}
+LOSS = {"type": "loss", "every": {"steps": 6}, "models": ["ema", "slow", "online"]}
+PLAYED = {"evaluate": [LOSS, ROLLOUT | {"every": {"steps": 9}}], "test": [ROLLOUT | {"name": "test"}]}
+"""Three episodes on two ranks: one of them makes more predictions than the other."""
 
 AVERAGES = {
     "ema": {"type": "power"},
@@ -28,7 +43,7 @@ UNEQUAL_GRADIENTS = 1e-2
 """Of sums in bfloat16, which one rank takes over other samples than two."""
 
 KINDS = {  # configuration, most difference of losses and evaluations, most difference of weights and averages
-    "unet, muon, parts, micro-batches": (tiny, POLICY | SETTINGS | LIMIT | MUON, EXACT, SMALL_GRADIENTS),
+    "unet, muon, parts, micro-batches": (tiny, POLICY | SETTINGS | LIMIT | MUON | PLAYED, EXACT, SMALL_GRADIENTS),
     "unet, adamw, parts": (tiny, POLICY | SETTINGS | ADAMW, EXACT, SMALL_GRADIENTS),
     "unet, bf16": (tiny, POLICY | SETTINGS | LIMIT | BF16, UNEQUAL_GRADIENTS, UNEQUAL_GRADIENTS),
     "dit, micro-batches": (tiny, POLICY | SETTINGS | LIMIT | {"task__backbone": DIT}, EXACT, SMALL_GRADIENTS),
@@ -115,3 +130,108 @@ def test_a_model_in_parts_is_the_same_run_on_any_ranks(kind, run_ranks, tmp_path
         start(document, run_ranks, until, n_ranks, shard)
     assert_same(tmp_path / "run", tmp_path / "straight", *bounds)
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == len(NOT_FINITE)
+    if "test" in document:
+        run, straight = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "straight"))
+        assert run["test"] == pytest.approx(straight["test"], rel=1e-4)
+        policy = load_policy(str(tmp_path / "run"))
+        assert all(parameter.isfinite().all() for parameter in policy.parameters())
+
+
+def stored_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes in memory of all tensors, of which several may be views of one storage."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def of_rank(text: str) -> dict[str, list[int]]:
+    """Bytes that a rank keeps after a training, and those of its plan; averages last."""
+    trainers, build = [], PolicyTrainer.__init__
+
+    def building(self, *arguments, **keywords):
+        build(self, *arguments, **keywords)
+        trainers.append(self)
+
+    PolicyTrainer.__init__ = building
+    run = experiment(json.loads(text))
+    run.run()
+    [trainer] = trainers
+    plan = planned(run.parts.model, trainer.local, trainer.optimizer, len(trainer.averages), 2)["model"]
+    batches = trainer.loader.from_sample(0)
+    taken = trainer.shards.take_gradients
+    gradients = []
+
+    def recording():
+        taken()
+        gradients.extend(parameter.grad for parameter in trainer.local.parameters() if parameter.grad is not None)
+
+    trainer.shards.take_gradients = recording
+    trainer.step(next(batches))
+    state = [tensor for tensors in trainer.optimizer.state.values() for tensor in tensors.values()]
+    averages = [tensor for average in trainer.averages.values() for tensor in average.model.parameters()]
+    kept = [stored_bytes(tensors) for tensors in (trainer.local.parameters(), gradients, state, averages)]
+    units = [type(unit).__name__ for unit in wrap_units(run.parts.model)]
+    shares = all(
+        part.data_ptr() == whole.to_local().data_ptr()
+        for part, whole in zip(trainer.local.parameters(), run.parts.model.parameters(), strict=True)
+        if part.numel()
+    )
+    return {"kept": kept, "plan": list(plan), "units": len(units), "shares": shares}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_each_rank_keeps_what_the_plan_says(optimizer, run_ranks, tmp_path):
+    """Within 5 %, by the storages of the tensors that a rank holds."""
+    wide = {"task__backbone": POLICY["task__backbone"] | {"down_dims": [64, 128]}, "train__steps": 2}
+    document = tiny(tmp_path, **POLICY | SETTINGS | wide, train__shard="model", train__optimizer={"type": optimizer})
+    source = "import json, sys; from tests.training.test_model_shards import of_rank as go"
+    source += "; print(json.dumps(go(sys.argv[1])))"
+    for output in run_ranks(source, 2, json.dumps(document)):
+        rank = json.loads(output.splitlines()[-1])
+        assert rank["kept"] == pytest.approx(rank["plan"], rel=0.05)
+        assert rank["units"] == 8 and rank["shares"]
+
+
+class Blocks(nn.Module):
+    """A network whose blocks are gathered one at a time, but for one whose weight is used elsewhere, too."""
+
+    shard_units = (nn.Linear, nn.Sequential)
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        self.tied, self.other = nn.Linear(2, 2), nn.Conv1d(2, 2, 1)
+        self.other.bias = self.tied.bias
+
+
+def test_inner_units_come_first_and_tied_weights_stay_together():
+    blocks = Blocks()
+    assert list(wrap_units(nn.ModuleList([blocks]))) == [blocks.inner[0], blocks.inner]
+
+
+@pytest.mark.parametrize(
+    ("settings", "found", "remedy"),
+    [({"precision": "fp16"}, "fp16", "bf16"), ({"compile": "max-autotune"}, "max-autotune", "default")],
+)
+def test_settings_that_cannot_divide_a_model_are_refused(settings, found, remedy):
+    with pytest.raises(ConfigError, match=naming("train.shard", "'model'", found, remedy)):
+        ModelShards(SimpleNamespace(), TrainingConfig(steps=1, shard="model", **settings))
+
+
+def test_a_single_number_is_refused():
+    model = nn.Module()
+    model.scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(ConfigError, match=naming("train.shard", "scale", "'optimizer'")):
+        ModelShards.distributed(SimpleNamespace(), model, model)
+
+
+def test_an_optimizer_that_does_not_say_that_it_updates_parts_is_refused():
+    """A subclass may look at whole matrices, so it inherits no promise."""
+
+    class Rows(AdamW):
+        def step_group(self, group, parameters):
+            pass
+
+    optimizer = Rows(parameter_groups(nn.Linear(2, 2), 0.0), betas=(0.9, 0.9), eps=1e-8)
+    with pytest.raises(ConfigError, match=naming("train.shard", "`updates_parts = True`", "'optimizer'")):
+        ModelShards.divide(SimpleNamespace(), optimizer)

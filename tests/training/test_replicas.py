@@ -8,13 +8,13 @@ from torch import nn
 
 from dp_prior.training.optimizer import AdamWConfig
 from dp_prior.training.replicas import Replicas
-from dp_prior.training.training_config import TrainingConfig
+from tests.tiny import experiment, tiny
 
 
 @pytest.mark.parametrize("shard", ["optimizer", "model", False])
-def test_a_single_rank_divides_nothing(shard):
-    division = Replicas.of(TrainingConfig(steps=1, shard=shard), SimpleNamespace(num_processes=1))
-    assert type(division) is Replicas
+def test_a_single_rank_divides_nothing(shard, tmp_path):
+    trainer = experiment(tiny(tmp_path, train__shard=shard)).parts.trainer(None, None)
+    assert type(trainer.shards) is Replicas and trainer.local is trainer.online
 
 
 def test_what_a_rank_holds_is_the_model_itself():

@@ -91,9 +91,9 @@ class BackboneRecord(Config):
         return made(self, "network", self.network(sizes), nn.Module)
 
     def network(self, sizes: Sizes) -> nn.Module:
-        """An untrained network of these sizes. It may have `shard_units`, the classes of its modules that are gathered
-        one at a time where ranks divide a model, and `named_axes`, by which fine-tuning takes a part of a
-        tensor where numbers or observations differ; see `NamedAxes`."""
+        """An untrained network of these sizes. Its class may have `named_axes`, by which fine-tuning takes a part of a
+        tensor where numbers or observations differ, see `NamedAxes`; and `shard_units`, the classes of blocks that
+        ranks which divide a model gather in turn."""
         raise NotImplementedError(f"{type(self).__qualname__} has neither `network` nor `create`; write one of them")
 
 

@@ -229,8 +229,8 @@ class VisionTransformer(FineTuned):
         fields = config_class().to_dict().keys() - {"model_type"}  # the class has it
         config = config_class(**{name: value for name, value in (architecture | _FIXED).items() if name in fields})
         self.model = transformers.AutoModel.from_config(config)
-        stacks = [module for module in self.model.modules() if isinstance(module, nn.ModuleList)]
-        self.shard_units = tuple({type(layer) for stack in stacks for layer in stack})
+        stack = next((module for module in self.model.modules() if isinstance(module, nn.ModuleList)), ())
+        self.shard_units = tuple({type(layer) for layer in stack})
         self.is_clip = model_type == "clip_vision_model"
         is_other_size = image_size != architecture["image_size"] and model_type in _VISION_TYPES.values()
         self.options = {"interpolate_pos_encoding": True} if is_other_size else {}
