@@ -139,6 +139,28 @@ class Parts:
         self._opened: OrderedDict[str, Any] = OrderedDict()
         self._lock = Lock()
 
+    @property
+    def digest(self) -> str:
+        """See `NumberGroups`."""
+        return self.numbers.digest
+
+    @property
+    def warnings(self) -> list[str]:
+        """See `NumberGroups`."""
+        return self.numbers.warnings
+
+    def kept(self, name: str) -> bytes:
+        """See `NumberGroups`."""
+        return (self.store.cache.folder / name).read_bytes()
+
+    def keep(self, name: str, content: bytes) -> None:
+        """See `NumberGroups`."""
+        self.store.cache.keep(name, content)
+
+    def keep_tasks(self, tasks: np.ndarray) -> None:
+        """See `NumberGroups`."""
+        self.store.keep(TASK, tasks)
+
     def names(self, *parts: int) -> set[str]:
         """Names in the cache of everything that parts need."""
         return {content.name(part) for part, content in product(parts, self.contents)}
