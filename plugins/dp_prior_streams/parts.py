@@ -19,7 +19,7 @@ import numpy as np
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig, read_selected
-from dp_prior_streams.part_cache import NoRoomError, too_small
+from dp_prior_streams.part_cache import NoRoomError
 from dp_prior_streams.part_plan import PartPlan
 from dp_prior_streams.record import StreamedStore
 
@@ -214,10 +214,7 @@ class Parts:
         """The folder of a content; where the parts that are needed leave no room, they are removed too."""
         with contextlib.suppress(NoRoomError):
             return self._made(content, part, self.store.needed)
-        try:
-            return self._made(content, part, ())
-        except NoRoomError as error:
-            raise too_small(self.store.disk_gb, f"a part takes {error.args[0]:,} bytes") from None
+        return self._made(content, part, ())
 
     def least_bytes(self) -> int:
         """Bytes of the largest parts that training needs at a time, one on its way included."""
