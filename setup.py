@@ -77,6 +77,7 @@ ENTRY_POINTS = {
         "serve = dp_prior_robot.serve_command:serve",
         "export = dp_prior_robot.export_command:export",
     ],
+    "dp_prior.data_sets": ["mapped = dp_prior_streams.mapped_trajectories:MappedTrajectories"],
     "dp_prior.hints": ["foreign = dp_prior_foreign.translation.hints"],
     "dp_prior.reports": ["page = dp_prior_studio.pages.report:write_last_page"],
     "dp_prior.writers": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 from dp_prior.data.errors import ChangedError, DataError
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import seal, unseal
-from dp_prior_streams.remote_files import FileVersion, Place, place_at, retried, save
+from dp_prior_streams.remote_files import FileVersion, Pace, Place, place_at, retried, save
 
 MANIFEST, HASHES = "manifest.json", "hashes.jsonl"
 
@@ -137,11 +138,19 @@ class RemoteSet:
         end = version.size if end is None else end
         key = name if end - begin == version.size else f"{name} {begin}-{end}"
 
-        def arrive() -> str:
-            return save(self.place.pieces(name, begin, end), target, where, end - begin)
+        pace, numbers = Pace(), itertools.count()
+
+        def arrive() -> tuple[str, Path]:
+            path = target.with_name(f"{target.name}.{next(numbers)}")  # an abandoned attempt goes on writing its own
+            try:
+                return save(self.place.pieces(name, begin, end), path, where, end - begin, pace), path
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
 
         for is_last in (False, True):  # a byte may change on the way
-            sha256 = retried(where, arrive, self.look)
+            sha256, path = retried(where, arrive, self.look, pace)
+            path.replace(target)
             with self._lock:
                 self.fetched_bytes += end - begin
             expected = self._expected(key, version)
@@ -163,7 +172,7 @@ class RemoteSet:
             (self._folder / name).unlink(missing_ok=True)
 
     def _version(self, name: str) -> FileVersion:
-        return retried(self.where(name), lambda: self.place.version(name), self.look)
+        return retried(self.where(name), lambda: self.place.version(name), self.look, Pace())
 
     def confirm(self) -> None:
         """Note the hashes of the bytes that this thread fetched and decoded."""

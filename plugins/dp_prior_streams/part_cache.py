@@ -38,9 +38,9 @@ FULL_BELOW = 1 << 20
 """Free bytes below which a disk counts as full, where a failed write has no other reason."""
 
 
-class NoRoomError(Exception):
-    """The folders that must stay leave no room in the budget; its argument is the number of bytes that were asked
-    for."""
+class NoRoomError(ConfigError):
+    """The contents that stay leave no room in the budget for another content; the message names the content with its
+    bytes, the budget, and the budget that would do."""
 
 
 class PartCache:
@@ -109,13 +109,16 @@ class PartCache:
         return self.path(name)
 
     @contextlib.contextmanager
-    def borrowed(self, name: str, n_bytes: int, needed: Collection[str], *, waits: bool = True) -> Iterator[Path]:
-        """Open an empty folder with room for `n_bytes`, which is removed at the end; see `make`."""
+    def borrowed(
+        self, name: str, n_bytes: int, needed: Collection[str], *, waits: bool = True, called: str = ""
+    ) -> Iterator[Path]:
+        """Open an empty folder with room for `n_bytes`, which is removed at the end; see `make`. Args: called: name for
+        messages; empty for `name`."""
         temporary = temporary_beside(self.path(name))
         try:
-            while not self._reserve(temporary, n_bytes, needed):
+            while not self._reserve(temporary, called or name, n_bytes, needed):
                 if not waits:
-                    raise NoRoomError(n_bytes)
+                    raise self._no_room(called or name, n_bytes)
                 self.look()
                 time.sleep(POLL_S)
             yield temporary
@@ -129,11 +132,17 @@ class PartCache:
 
     def keep(self, name: str, content: bytes) -> None:
         """Write a file below the folder that stays there, and make room for it."""
-        with self.borrowed("kept", len(content), ()):
+        with self.borrowed("kept", len(content), (), called=name):
             (self.folder / name).parent.mkdir(exist_ok=True)
             replace_file(self.folder / name, content)
 
-    def _reserve(self, temporary: Path, n_bytes: int, needed: Collection[str]) -> bool:
+    def _no_room(self, called: str, n_bytes: int, lacking: int | None = None) -> NoRoomError:
+        """The error of a content without room. Args: lacking: bytes by which the budget is too small, if known."""
+        least = None if lacking is None else self._budget + lacking
+        reason = f"{called} takes {n_bytes:,} bytes beside what must stay in {self.folder}"
+        return too_small(self._budget / 1e9, reason, least, NoRoomError)
+
+    def _reserve(self, temporary: Path, called: str, n_bytes: int, needed: Collection[str]) -> bool:
         """Create a folder with room for its content; False if only folders that are being made leave no room."""
         with self._locked("budget.lock"):
             remove_leftovers(self._parts)
@@ -146,7 +155,7 @@ class PartCache:
                     removable[path] = size
             if missing > sum(removable.values()):
                 if not sum(in_progress):
-                    raise NoRoomError(n_bytes)
+                    raise self._no_room(called, n_bytes, missing - sum(removable.values()))
                 return False
             _remove_first(removable, missing)
             temporary.mkdir()
@@ -228,10 +237,12 @@ def budget_bytes(disk_gb: float) -> int:
     return int(disk_gb * 1e9)
 
 
-def too_small(disk_gb: float, reason: str, least_bytes: int | None = None) -> ConfigError:
+def too_small(
+    disk_gb: float, reason: str, least_bytes: int | None = None, error: type[ConfigError] = ConfigError
+) -> ConfigError:
     """The error of a budget that training cannot work with. Args: least_bytes: of the smallest budget, if known."""
     remedy = "raise it" if least_bytes is None else f"set it to {_rounded_up(least_bytes)} or more"
-    return ConfigError("data.episodes", [f"disk_gb is {disk_gb:g}, but {reason}; {remedy}"])
+    return error("data.episodes", [f"disk_gb is {disk_gb:g}, but {reason}; {remedy}"])
 
 
 def _rounded_up(n_bytes: int) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig, read_selected
-from dp_prior_streams.part_cache import NoRoomError, too_small
+from dp_prior_streams.part_cache import NoRoomError
 from dp_prior_streams.part_plan import PartPlan
 from dp_prior_streams.record import StreamedStore
 
@@ -139,6 +139,28 @@ class Parts:
         self._opened: OrderedDict[str, Any] = OrderedDict()
         self._lock = Lock()
 
+    @property
+    def digest(self) -> str:
+        """See `NumberGroups`."""
+        return self.numbers.digest
+
+    @property
+    def warnings(self) -> list[str]:
+        """See `NumberGroups`."""
+        return self.numbers.warnings
+
+    def kept(self, name: str) -> bytes:
+        """See `NumberGroups`."""
+        return (self.store.cache.folder / name).read_bytes()
+
+    def keep(self, name: str, content: bytes) -> None:
+        """See `NumberGroups`."""
+        self.store.cache.keep(name, content)
+
+    def keep_tasks(self, tasks: np.ndarray) -> None:
+        """See `NumberGroups`."""
+        self.store.keep(TASK, tasks)
+
     def names(self, *parts: int) -> set[str]:
         """Names in the cache of everything that parts need."""
         return {content.name(part) for part, content in product(parts, self.contents)}
@@ -192,10 +214,7 @@ class Parts:
         """The folder of a content; where the parts that are needed leave no room, they are removed too."""
         with contextlib.suppress(NoRoomError):
             return self._made(content, part, self.store.needed)
-        try:
-            return self._made(content, part, ())
-        except NoRoomError as error:
-            raise too_small(self.store.disk_gb, f"a part takes {error.args[0]:,} bytes") from None
+        return self._made(content, part, ())
 
     def least_bytes(self) -> int:
         """Bytes of the largest parts that training needs at a time, one on its way included."""

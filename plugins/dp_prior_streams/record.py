@@ -26,8 +26,8 @@ from dp_prior.files.entry_points import needing
 from dp_prior.files.printable import without_password
 from dp_prior.files.regular_files import expanded
 from dp_prior_streams.manifest import RemoteSet, in_parallel
-from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
-from dp_prior_streams.remote_files import CutShortError, retried
+from dp_prior_streams.part_cache import PartCache, budget_bytes, too_small
+from dp_prior_streams.remote_files import CutShortError, Pace, retried
 
 if TYPE_CHECKING:
     import pyarrow
@@ -252,11 +252,8 @@ class StreamedStore(LeRobotStore):
         if self._folder is not None:
             return super()._read_table(self._arrived(file, self._folder), key, keys_ahead)
         size = self.remote.files[_name(self.meta, file)].size
-        try:
-            with self.cache.borrowed("table", size, self.needed) as folder:
-                return super()._read_table(self._arrived(file, folder), key, keys_ahead)
-        except NoRoomError:
-            raise too_small(self.disk_gb, f"{_name(self.meta, file)} takes {size:,} bytes") from None
+        with self.cache.borrowed("table", size, self.needed, called=_name(self.meta, file)) as folder:
+            return super()._read_table(self._arrived(file, folder), key, keys_ahead)
 
     def _arrived(self, file: TableFile, folder: Path) -> TableFile:
         """A table in a folder of this machine, which is fetched if it is not there."""
@@ -302,7 +299,7 @@ def _is_table(remote: RemoteSet, name: str) -> bool:
             raise CutShortError(f"{len(content):,} of {size:,} bytes came")
         return content
 
-    return retried(remote.where(name), beginning, remote.look) == b"PAR1"
+    return retried(remote.where(name), beginning, remote.look, Pace()) == b"PAR1"
 
 
 def _usual_metadata(remote: RemoteSet) -> list[str]:

@@ -38,11 +38,40 @@ PIECE = 1 << 20
 TIMEOUT_S = 30.0
 """Longest silence of an HTTP server."""
 
+LEAST_RATE = 64 << 10
+"""Bytes per second below which a place counts as failing, though it is never silent."""
+
+WINDOW_S = TIMEOUT_S + 8 * PIECE / LEAST_RATE
+"""Seconds over which the rate is measured: a client gives up to 8 pieces at a time."""
+
 T = TypeVar("T")
 
 
 class CutShortError(OSError):
     """An answer ended before its last byte, or is none to the question."""
+
+
+class Pace:
+    """The rate of a transfer, which ends it when bytes arrive too slowly. Attributes: count: bytes that arrived."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Measure anew, from now on."""
+        self.count, self._counted, self._end = 0, 0, time.monotonic() + WINDOW_S
+
+    def check(self) -> None:
+        """Compare the rate with the least one at the end of each window.
+
+        Raises:
+            CutShortError: it is lower.
+        """
+        if time.monotonic() < self._end:
+            return
+        if (arrived := self.count - self._counted) < LEAST_RATE * WINDOW_S:
+            raise CutShortError(f"{arrived:,} bytes came in {WINDOW_S:.0f} seconds")
+        self._counted, self._end = self.count, time.monotonic() + WINDOW_S
 
 
 @dataclass(frozen=True)
@@ -87,11 +116,14 @@ def place_at(url: str) -> Place:
     return WebPlace(url) if url.startswith(("http://", "https://")) else FsspecPlace(url)
 
 
-def retried(where: str, attempt: Callable[[], T], look: Callable[[], object] = lambda: None) -> T:
+def retried(
+    where: str, attempt: Callable[[], T], look: Callable[[], object] = lambda: None, pace: Pace | None = None
+) -> T:
     """The result of an attempt, which is repeated after an error of the place.
 
     Args:
         look: called ten times a second; an error of this call abandons the attempt, see `left_behind`.
+        pace: of the bytes that an attempt receives; an attempt that is too slow is abandoned. None for no limit.
 
     Raises:
         DataError: there is no such file.
@@ -105,8 +137,18 @@ def retried(where: str, attempt: Callable[[], T], look: Callable[[], object] = l
         except Exception as error:  # each client has its own types
             return None, error
 
+    def look_at_pace() -> None:
+        look()
+        if pace is not None:
+            pace.check()
+
     for number in itertools.count(1):
-        result, error = left_behind(tried, look)
+        if pace is not None:
+            pace.begin()
+        try:
+            result, error = left_behind(tried, look_at_pace)
+        except CutShortError as slow:
+            result, error = None, slow
         if error is None:
             return result
         if isinstance(error, (DataError, ImportError, UnwritableError)):
@@ -204,7 +246,7 @@ class WebPlace:
             if answer.status == 206 and not span.startswith(f"bytes {begin}-"):
                 raise CutShortError(f"the server sent other bytes than those from {begin:,} on")
             skipped, size = (0 if answer.status == 206 else begin), end - begin
-            while size and (piece := answer.read(PIECE)):
+            while size and (piece := answer.read1(PIECE)):
                 asked_for = piece[skipped : skipped + size]
                 skipped, size = max(skipped - len(piece), 0), size - len(asked_for)
                 yield asked_for
@@ -240,8 +282,8 @@ def _version(detail: dict[str, Any]) -> FileVersion:
     return FileVersion(int(detail["size"]), next((str(tag).strip('"') for tag in tags if tag), None), sha256)
 
 
-def save(pieces: Iterator[bytes], path: Path, where: str, size: int) -> str:
-    """Write pieces to a file; returns the SHA-256.
+def save(pieces: Iterator[bytes], path: Path, where: str, size: int, pace: Pace | None = None) -> str:
+    """Write pieces to a file; returns the SHA-256. Args: pace: learns how many bytes have arrived.
 
     Raises:
         CutShortError: there are fewer bytes, or more.
@@ -254,6 +296,8 @@ def save(pieces: Iterator[bytes], path: Path, where: str, size: int) -> str:
                 raise CutShortError(f"more than {size:,} bytes came")
             digest.update(piece)
             file.write(piece)
+            if pace is not None:
+                pace.count = count
     if count != size:
         raise CutShortError(f"{count:,} of {size:,} bytes came")
     return digest.hexdigest()

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,12 +20,42 @@ from dp_prior.files.json_text import seal, unseal
 from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
-from dp_prior_streams.parts import Parts
+from dp_prior_streams.part_plan import PartPlan
 
 FIELDS = ("min", "max", "mean", "std", "q01", "q99")
 
 MOST_COMPARED = 1024
 """Rows in which the action is compared with observations of the same step."""
+
+
+class NumberGroups(Protocol):
+    """Selected numbers of a data set in groups, each of which fits into memory.
+
+    Attributes:
+        plan: how the chosen episodes are divided into groups.
+        digest: changes with the numbers.
+        warnings: about the numbers that were read so far.
+    """
+
+    plan: PartPlan
+    digest: str
+    warnings: list[str]
+
+    def group(self, group: int) -> Mapping[str, np.ndarray]:
+        """The numbers of a group by the policy's name; a group may add the number of each step's instruction."""
+
+    def kept(self, name: str) -> bytes:
+        """The content of a file that `keep` wrote.
+
+        Raises:
+            OSError: there is none.
+        """
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Write a file that stays."""
+
+    def keep_tasks(self, tasks: np.ndarray) -> None:
+        """Keep the number of the instruction of every step."""
 
 
 class KeyStatistics:
@@ -145,18 +175,18 @@ class MotionParts:
 class StatisticsPass:
     """The result of the pass, from the cache, or from all parts in turn."""
 
-    def __init__(self, parts: Parts, episodes: EpisodeParts):
+    def __init__(self, parts: NumberGroups, episodes: EpisodeParts):
         """
         Raises:
             DataError: numbers cannot be trained on.
             UnreachableError: a part does not arrive.
         """
         train = hashlib.sha256(episodes.numbers["train"].astype("<i8").tobytes()).hexdigest()
-        self._cache = parts.store.cache
-        self._name = f"statistics/{parts.numbers.digest[:24]}-{train[:24]}.json"
+        self._parts = parts
+        self._name = f"statistics/{parts.digest[:24]}-{train[:24]}.json"
         self._motion_parts: MotionParts | None = None
         try:
-            self.result = PassResult.decoded((self._cache.folder / self._name).read_bytes())
+            self.result = PassResult.decoded(parts.kept(self._name))
         except (OSError, ValueError, KeyError):
             self.result, self._motion_parts = _Pass(parts, episodes).run()
 
@@ -165,12 +195,12 @@ class StatisticsPass:
         if self.result.motion is None:
             motion = self._motion_parts.motion(spec, self.result.statistics[ACTION])
             self.result = replace(self.result, motion=motion)
-            self._cache.keep(self._name, self.result.encoded())
+            self._parts.keep(self._name, self.result.encoded())
         return self.result.motion
 
 
 class _Pass:
-    def __init__(self, parts: Parts, episodes: EpisodeParts):
+    def __init__(self, parts: NumberGroups, episodes: EpisodeParts):
         self._parts, self._episodes = parts, episodes
         steps, _ = episodes.steps("train", episodes.stride)
         count = min(len(steps), MOST_FRAMES)
@@ -208,13 +238,13 @@ class _Pass:
                     samples[key].append(array[rows[(rows >= begin) & (rows < end)] - begin])
             self._add_motion(arrays, places, begin, is_train)
         if tasks and len(plan.groups) and self._is_whole():
-            self._parts.store.keep(TASK, np.concatenate(tasks))
+            self._parts.keep_tasks(np.concatenate(tasks))
         order = np.argsort(np.argsort(self._sample_rows, kind="stable"), kind="stable")
         joined = {key: np.concatenate(pieces) for key, pieces in compared.items()}
         result = PassResult(
             {key: value.result() for key, value in statistics.items()},
             {key: digest.hexdigest() for key, digest in digests.items()},
-            [*self._parts.numbers.warnings, *copied_numbers(joined)],
+            [*self._parts.warnings, *copied_numbers(joined)],
         )
         samples = {key: np.concatenate(pieces)[order] for key, pieces in sampled.items()}
         return result, MotionParts(samples, self._steps, self._distances)

@@ -48,6 +48,7 @@ class EpisodeStore(ABC):
         episode_ends: (E,) exclusive end row of each episode, as stored; `checked_ends` checks them.
         counted: keys whose values follow from the episodes; a conversion leaves them out.
         text_key: key of the number of each step's instruction among `texts`; None if a configuration must name it.
+        reads_apart: whether `episodes` reads some episodes without the others.
     """
 
     path: Path
@@ -55,6 +56,7 @@ class EpisodeStore(ABC):
     episode_ends: np.ndarray
     counted: Sequence[str] = ()
     text_key: str | None = None
+    reads_apart: bool = False
 
     @abstractmethod
     def keys(self) -> dict[str, tuple[int, ...]]:
@@ -104,6 +106,9 @@ class EpisodeStore(ABC):
         if rows < ends[-1]:
             finding = f"has {rows} rows; expected one for each of {ends[-1]} steps"
             raise DataError(self.locate(key, 0), [f"{finding}; lower the last end, or add the rows that are missing"])
+
+    def count_as_read(self, numbers: np.ndarray) -> None:  # noqa: B027 (a format need not)
+        """Name the files of some episodes among `files` as if they had been read; by default `files` names them."""
 
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """Shape of a picture, for every key with a picture per step: three channels of uint8, or of floats that are

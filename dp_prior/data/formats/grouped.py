@@ -87,6 +87,8 @@ class GroupedStore(EpisodeStore):
     extra row is dropped.
     """
 
+    reads_apart = True
+
     later: ClassVar[str] = "to read it, name the episodes that have it by files or groups"
     """How to read a key that the first episode lacks."""
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.build_lock import build_lock
-from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, read_index
+from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL
+from dp_prior.files.json_text import unseal
 
-_CACHE_NAME = re.compile("[0-9a-f]{32}")
+_CACHE_NAME = re.compile("(numbers-)?[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,6 @@ def _room(directory: Path) -> int:
 
 def _source(directory: Path) -> str:
     try:
-        return f"from {read_index(directory).source}"
-    except DataError:
+        return f"from {unseal((directory / CACHE_FILE).read_bytes())['source']}"
+    except (OSError, ValueError, KeyError, TypeError):
         return "not complete"

@@ -138,7 +138,9 @@ class MixtureConfig(WindowsConfig):
         sets, problems = {}, []
         for name in sorted(self.sets):
             try:
-                sets[name] = self.set_config(name).create(horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+                sets[name] = self.set_config(name).create(
+                    horizon, n_obs_steps, n_action_steps, all_obs=all_obs, in_memory=True
+                )
             except DataError as error:
                 problems += [f"sets.{name}: {error.source}: {problem}" for problem in error.problems]
         if problems:

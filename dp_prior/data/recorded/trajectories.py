@@ -19,6 +19,7 @@ from dp_prior.config.late import imported
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.files import memory_bytes
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.store_record import RolloutNeeds
 from dp_prior.data.recorded.demonstrations import Demonstrations
@@ -31,6 +32,7 @@ from dp_prior.data.recorded.windows import WindowRows, make_windows
 from dp_prior.data.samples.order import Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
+from dp_prior.files.entry_points import entry_points
 from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Kind, Spec
 
@@ -113,19 +115,34 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
             if record := getattr(self, field):
                 yield imported(place), record
 
-    def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
-        """Open, check and read the data set.
+    def create(
+        self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False, in_memory: bool = False
+    ) -> Trajectories:
+        """Open, check and read the data set. Numbers that take much of the memory are mapped from a file, by the entry
+        point `mapped` of the group `dp_prior.data_sets`, if a package offers one.
 
         Args:
             all_obs: give each sample the observations of the whole horizon, of which a policy sees the first
                 n_obs_steps; otherwise these alone.
+            in_memory: never map numbers.
 
         Raises:
             DataError: the data set cannot be trained on; all problems in one report.
         """
         config = self.downloaded({})
-        data_set: type[Trajectories] = imported(config.episodes.data_set)
-        return data_set(config, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+        store, place = config.episodes.create(), config.episodes.data_set
+        if not (in_memory or config.episodes.in_parts) and config.fills_memory(store):
+            place = next((entry.value for entry in entry_points("data_sets", name="mapped")), place)
+        return imported(place)(config, store, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+
+    def fills_memory(self, store: EpisodeStore) -> bool:
+        """Whether the numbers of all steps, as float32 in each process of the training, take more than a quarter of the
+        memory of this machine: a process that reads holds up to three copies."""
+        shapes, (ends, _) = store.keys(), store.checked_ends()
+        keys = chain.from_iterable(selection.stored_keys for selection in (*self.obs.values(), self.action))
+        n_bytes = 4 * int(ends[-1] if len(ends) else 0) * sum(int(np.prod(shapes.get(key, ()))) for key in keys)
+        processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        return 4 * n_bytes * processes > memory_bytes()
 
 
 class Trajectories(Demonstrations):
@@ -139,12 +156,10 @@ class Trajectories(Demonstrations):
     extra_places: ClassVar[Mapping[str, str]] = EXTRAS
     """See `EXTRAS`."""
 
-    def __init__(
-        self, config: TrajectoriesConfig, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool
-    ):
-        """See `TrajectoriesConfig.create`."""
+    def __init__(self, config: TrajectoriesConfig, store: EpisodeStore, *steps: int, all_obs: bool):
+        """See `TrajectoriesConfig.create`. Args: steps: horizon, n_obs_steps and n_action_steps."""
         super().__init__(config)
-        store = config.episodes.create()
+        horizon, n_obs_steps, n_action_steps = steps
         opened, warnings = self._read(config, store)
         extras = []
         for extra_class, record in config.extras(self.extra_places):

@@ -15,3 +15,11 @@ def small_set(tmp_path_factory):
     from tests.plugins.dp_prior_streams.recorded_sets import write_v3
 
     return write_v3(tmp_path_factory.mktemp("streams") / "small", files=12, episodes_per_file=2)
+
+
+@pytest.fixture
+def in_groups(monkeypatch):
+    """Mapped numbers are read in groups of few rows."""
+    from dp_prior_streams import mapped_numbers
+
+    monkeypatch.setattr(mapped_numbers, "memory_bytes", lambda: mapped_numbers.GROUP_PARTS * 30_000)

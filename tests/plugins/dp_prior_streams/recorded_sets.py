@@ -60,6 +60,37 @@ def write_v3(path, files=24, episodes_per_file=4, seed=0, tasks=2):
     return path
 
 
+def config_of(kind, folder, rows=600, width=3, **settings):
+    """Data of episodes of 30 steps, as an `.npz` file or a replay buffer."""
+    import pytest
+
+    from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+
+    random = np.random.default_rng(0)
+    numbers = random.standard_normal((rows, width), np.float32)
+    arrays = {"state": numbers, "action": numbers[:, :2].astype(np.float64)}
+    ends = np.arange(30, rows + 1, 30)
+    if kind == "npz":
+        np.savez(folder / "set.npz", **arrays, episode_ends=ends)
+    else:
+        zarr = pytest.importorskip("zarr", reason="NOT CHECKED: the extra dp_prior[zarr] is not installed")
+        root = zarr.open_group(folder / "set.zarr", mode="w")
+        for name, values in arrays.items():
+            root.create_array(f"data/{name}", data=values, chunks=(1000, values.shape[1]))
+        root.create_array("meta/episode_ends", data=ends)
+    keys = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
+    episodes = {"type": kind, "path": str(folder / f"set.{kind}")}
+    document = {"type": "trajectories", "episodes": episodes, "batch_size": 16, "device": "cpu", **keys, **settings}
+    return TrajectoriesConfig.from_json(json.dumps(document), source="data")
+
+
+def created(config, data_set=None):
+    """The data; of a class for whatever size if one is given."""
+    if data_set is None:
+        return config.create(8, 2, 4)
+    return data_set(config, config.episodes.create(), 8, 2, 4, all_obs=False)
+
+
 def tables_of(path):
     """Bytes of all tables of numbers."""
     return sum(file.stat().st_size for file in (path / "data").rglob("*.parquet"))

@@ -29,7 +29,7 @@ class Parts:
             raise OSError("away")
         self.here = [other for other in self.here if str(other) in needed]
         if len(self.here) == self.room:
-            raise NoRoomError(1)
+            raise NoRoomError("data.episodes", ["no room"])
         self.here.append(part)
         self.log.append(part)
 

@@ -9,7 +9,17 @@ import pytest
 from dp_prior.data.errors import DataError, UnreachableError, UnwritableError
 from dp_prior.run.exit_file import classify
 from dp_prior_streams import remote_files
-from dp_prior_streams.remote_files import ATTEMPTS, CutShortError, FsspecPlace, WebPlace, place_at, retried, save
+from dp_prior_streams.manifest import RemoteSet
+from dp_prior_streams.remote_files import (
+    ATTEMPTS,
+    CutShortError,
+    FsspecPlace,
+    Pace,
+    WebPlace,
+    place_at,
+    retried,
+    save,
+)
 from tests.messages import naming
 from tests.plugins.dp_prior_streams.web_store import served
 
@@ -110,6 +120,43 @@ def test_a_look_ends_the_wait_for_a_place_that_hangs(tmp_path):
         with pytest.raises(AskedError):
             retried("a", lambda: list(WebPlace(web.url).pieces("a", 0, 10)), look)
         assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("drips", [1, ATTEMPTS])
+def test_a_place_that_drips_is_asked_again_and_then_given_up(tmp_path, monkeypatch, drips):
+    content = bytes(range(256)) * 20
+    (tmp_path / "a.bin").write_bytes(content)
+    monkeypatch.setattr(remote_files, "WINDOW_S", 0.3)
+    with served(tmp_path) as web:
+        web.fault = lambda number, name: "drip" if number <= drips else None
+        (tmp_path / "cache").mkdir()
+        remote = RemoteSet(web.url, tmp_path / "cache")
+        remote.note(["a.bin"])
+        if drips == 1:
+            remote.fetch("a.bin", tmp_path / "got")
+            assert (tmp_path / "got").read_bytes() == content
+        else:
+            with pytest.raises(UnreachableError, match=naming(f"{web.url}/a.bin", "bytes", "0 seconds", ATTEMPTS)):
+                remote.fetch("a.bin", tmp_path / "got")
+            assert not (tmp_path / "got").exists()
+        assert web.requests == min(drips + 1, ATTEMPTS)
+        time.sleep(0.2)  # an abandoned transfer writes to a file of its own
+        assert drips > 1 or (tmp_path / "got").read_bytes() == content
+
+
+def test_a_fast_transfer_longer_than_a_window_is_not_abandoned(monkeypatch):
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(remote_files.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(remote_files, "WINDOW_S", 100)
+    monkeypatch.setattr(remote_files, "LEAST_RATE", 1000)
+    pace = Pace()
+    for _ in range(50):
+        pace.count += 11_000
+        pace.check()
+    with pytest.raises(CutShortError, match=naming("60,000 bytes", "100 seconds")):
+        for _ in range(50):
+            pace.count += 6000
+            pace.check()
 
 
 def test_a_full_disk_of_this_machine_is_no_fault_of_the_place(tmp_path):

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 class WebStore:
     """Attributes: url; sent: bytes by name; requests; fault: called with the number and name of a request for bytes,
-    returns None, a status, or "cut", "reset" or "hang"; page: sent instead of every file; moved_to: answers redirect
-    there; is_whole: ranges are ignored; shift: added to the place of every range."""
+    returns None, a status, or "cut", "reset", "hang" or "drip"; page: sent instead of every file; moved_to: answers
+    redirect there; is_whole: ranges are ignored; shift: added to the place of every range."""
 
     def __init__(self, folder):
         self.folder, self.sent, self.requests, self.fault = folder, Counter(), 0, lambda number, name: None
@@ -75,6 +75,13 @@ class WebStore:
                 if fault == "hang":
                     store.is_hanging.set()
                     store.ends.wait()
+                    return
+                if fault == "drip":  # never silent, and never done
+                    for place in range(begin, end):
+                        if store.ends.wait(0.05):
+                            return
+                        self.wfile.write(data[place : place + 1])
+                        self.wfile.flush()
                     return
                 if fault is not None:
                     self.wfile.write(data[begin : (begin + end) // 2])

@@ -138,7 +138,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
 class LeRobotStore(EpisodeStore):
     """Reads a LeRobot data set column by column. Attributes: meta: the content of the folder `meta`."""
 
-    counted, text_key = COUNTED, TASK
+    counted, text_key, reads_apart = COUNTED, TASK, True
 
     def __init__(self, meta: LeRobotMeta):
         self.path, self.meta = meta.path, meta
@@ -212,6 +212,12 @@ class LeRobotStore(EpisodeStore):
                 parts.append(values[np.repeat([name in chosen for name in file.episodes], lengths)])
         return self._as_declared(key, np.concatenate(parts))
 
+    def count_as_read(self, numbers: np.ndarray) -> None:
+        """See `EpisodeStore`; the tables that hold these episodes."""
+        episodes = list(self.meta.lengths)
+        chosen = {episodes[number] for number in numbers.tolist()}
+        self._read_from.update(file.path for file in self.meta.tables if chosen.intersection(file.episodes))
+
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """See `EpisodeStore`; with features of videos or pictures."""
         arrays, shapes = super().cameras(), self.keys()
@@ -225,8 +231,7 @@ class LeRobotStore(EpisodeStore):
     def open_frames(self, key: str, ends: np.ndarray, numbers: np.ndarray, contents: FrameContents) -> FrameSource:
         """See `EpisodeStore` and `lerobot_frames`; files without a chosen episode need not be there."""
         if key not in self.meta.cameras and len(self.keys()[key]) == 3 and self.is_number(key):  # pixels as numbers
-            names = {name for place, name in enumerate(self.meta.lengths) if place in numbers}
-            self._read_from.update(file.path for file in self.meta.tables if names.intersection(file.episodes))
+            self.count_as_read(numbers)
             return super().open_frames(key, ends, numbers, contents)
         return lerobot_frames(self.meta, key, ends, set(numbers.tolist()), contents)
 

@@ -116,6 +116,8 @@ class ZarrStoreConfig(EpisodeStoreRecord):
 class ZarrStore(EpisodeStore):
     """Reads a replay buffer array by array, whole: a small read costs zarr most of a millisecond."""
 
+    reads_apart = True
+
     def __init__(self, path: Path, data: str, episode_ends: str, missing_chunks: str):
         self.path = path = expanded(path)
         self._fill_missing = missing_chunks == "fill"
