@@ -37,6 +37,8 @@ REPEATS = 5
 Evaluation = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Computes the network's output from x_t (B, ...), t (B,) int64 and tokens (B, N, D)."""
 
+SETTING = "sampler.compile"
+
 log = logging.getLogger(__name__)
 
 
@@ -83,8 +85,10 @@ class CompiledNetwork:
         if self.reason or self._backbone.training or is_cast or torch.compiler.is_compiling():
             return None
         if self.is_stale:
-            self._give_up("its weights have moved")
-            return None
+            if self._compiled:
+                self._give_up("its weights have moved")
+                return None
+            self._weights = _places(self._backbone)
         return lambda x_t, t: self._evaluate(x_t, t, tokens)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -113,20 +117,27 @@ class CompiledNetwork:
         if self.reason or torch.is_grad_enabled():  # guidance toward a target differentiates the network
             return self._backbone(*inputs)
         with self._lock:
-            size = self._size(inputs)
-            if size is None:
-                return self._backbone(*inputs)
             try:
-                output = self._compiled[size](*_filled(inputs, size))[: len(x_t)]
-                if size not in self._unchecked:
-                    return output
-                expected = self._backbone(*inputs)
-                _check(output, expected)
-                self._unchecked.discard(size)
-            except Exception as error:  # a robot that moves must not stop for it
+                output = self._fast(inputs)
+            except Exception as error:  # a robot that moves must not stop for a compiler
                 self._give_up(in_one_line(error))
-                return self._backbone(*inputs)
-        return expected
+                output = None
+        return self._backbone(*inputs) if output is None else output
+
+    def _fast(self, inputs: tuple[Tensor, Tensor, Tensor]) -> Tensor | None:
+        """The output of compiled code, compared with eager mode at the first time; None for eager mode.
+
+        Raises:
+            ValueError: they differ.
+        """
+        size = self._size(inputs)
+        if size is None:
+            return None
+        output = self._compiled[size](*_filled(inputs, size))[: len(inputs[0])]
+        if size in self._unchecked:
+            _check(output, self._backbone(*inputs))
+            self._unchecked.discard(size)
+        return output
 
     def _size(self, inputs: tuple[Tensor, Tensor, Tensor]) -> int | None:
         """The compiled number of rows that computes inputs; None for eager mode. Compiles when that pays."""
@@ -147,7 +158,7 @@ class CompiledNetwork:
     def _compile(self, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
         """Compile for as many rows as the inputs have."""
         rows, begun, device = len(inputs[0]), time.perf_counter(), inputs[0].device
-        log.info("sampler.compile: compiling the policy's network for %d rows, which may take a minute", rows)
+        log.info("%s: compiling the policy's network for %d rows, which may take a minute", SETTING, rows)
         problems = []
         with torch.inference_mode(False), torch.no_grad():
             inputs = tuple(value.clone() for value in inputs)
@@ -165,8 +176,8 @@ class CompiledNetwork:
                 self._compiled[rows] = fast
                 self._unchecked.add(rows)
                 log.info(
-                    "sampler.compile: %d rows take %.3g ms in place of %.3g, after %.0f s%s",
-                    *(rows, 1e3 * compiled_s, 1e3 * eager_s, time.perf_counter() - begun),
+                    "%s: %d rows take %.3g ms in place of %.3g, after %.0f s%s",
+                    *(SETTING, rows, 1e3 * compiled_s, 1e3 * eager_s, time.perf_counter() - begun),
                     "".join(f"; not compiled, only recorded: {problem}" for problem in problems),
                 )
                 return
@@ -174,18 +185,16 @@ class CompiledNetwork:
 
     def _ways(self, device: torch.device) -> Iterator[Callable[[tuple[Tensor, ...]], Evaluation]]:
         """Ways to make a faster network, best first: compiled, and on CUDA the kernels of eager mode as a graph."""
-        fast = compiled(self._backbone.forward, "default", "sampler.compile", dynamic=False)
-        if device.type != "cuda":
-            yield lambda inputs: _compiled_once(fast, inputs)
-            return
-        yield lambda inputs: _recorded(fast, inputs)
-        yield lambda inputs: _recorded(self._backbone, inputs)
+        make = _recorded if device.type == "cuda" else _compiled_once
+        yield lambda inputs: make(compiled(self._backbone.forward, "default", SETTING, dynamic=False), inputs)
+        if device.type == "cuda":
+            yield lambda inputs: _recorded(self._backbone, inputs)
 
     def _give_up(self, reason: str) -> None:
         """Leave the policy in eager mode from now on."""
         self.reason = reason
         self._compiled.clear()
-        log.warning("sampler.compile: the policy's network runs in eager mode, %s", reason)
+        log.warning("%s: the policy's network runs in eager mode, %s", SETTING, reason)
 
 
 def _nothing() -> None:

@@ -259,12 +259,51 @@ def test_weights_that_move_are_not_read_where_they_were(gpu, caplog):
     assert np.array_equal(acted(agent), expected)
     assert told(caplog.text, *BROKEN, "moved")
     region = policy.region
-    assert_alike(acted(Agent(policy)), expected)
+    assert_alike(acted(Agent(policy)), expected)  # by a region for the new place
     assert policy.region is not region and policy.region.reason == ""
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(0.5)
     assert_alike(acted(Agent(policy)), acted(Agent(build(compile_mode="off"))))
+
+
+def test_weights_that_move_before_anything_is_compiled_are_no_line_in_the_log(gpu, monkeypatch, caplog):
+    monkeypatch.setattr(compiled_network, "WORTH_EVALUATIONS", 3)
+    policy, eager = build(), build(compile_mode="off")
+    agent = VectorAgent(policy)
+    for parameter in policy.parameters():
+        parameter.data = parameter.data.clone()
+    for regions in (0, 1):
+        assert_alike(acted_together(agent, 2, 1), acted_together(VectorAgent(eager), 2, 1))
+        assert gpu.regions == regions
+    assert "eager" not in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["fails", "no compiler at all"])
+def test_on_cuda_the_kernels_of_eager_mode_are_recorded_where_the_compiler_fails(gpu, monkeypatch, caplog, fault):
+    def failing(*arguments, **options):
+        raise RuntimeError("no triton 31")
+
+    if fault == "fails":
+        gpu.graph = failing
+    else:
+        monkeypatch.setattr(torch, "compile", failing)
+    recorded = []
+
+    def recording(evaluate, inputs):
+        evaluate(*inputs)
+        recorded.append(evaluate)
+        return lambda *values: evaluate(*values)
+
+    ways = compiled_network.CompiledNetwork._ways
+    monkeypatch.setattr(compiled_network.CompiledNetwork, "_ways", lambda self, _: ways(self, torch.device("cuda")))
+    monkeypatch.setattr(compiled_network, "_recorded", recording)
+    policy = build()
+    with caplog.at_level(logging.INFO):
+        agent = Agent(policy)
+    assert recorded == [policy.backbone] and policy.region.reason == ""
+    assert told(caplog.text, "sampler.compile", 500, "RuntimeError", "no triton 31")
+    assert np.array_equal(acted(agent), acted(Agent(build(compile_mode="off"))))
 
 
 def test_copies_and_pickles_have_no_region(gpu):
