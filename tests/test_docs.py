@@ -264,6 +264,7 @@ def test_the_first_run_prints_the_plan_that_its_page_shows(tmp_path, monkeypatch
     config = truly_described(TrainConfig.from_json_path(path, ["train.samples=50000"]))
     parts = Assembly(config, Ranks(make_accelerator("fp32", 120)), report=lambda line: None, directory=tmp_path)
     trainer = parts.trainer(Tracker(tmp_path, config.tracker), None)
+    parts.choose_compilation(trainer)
     printed = plan(config, parts, trainer, None).splitlines()
     shown = next(text for _, _, text in blocks("docs/first_run.md", "text")).splitlines()[: len(printed)]
     for line, actual in zip(shown, printed, strict=True):

@@ -112,7 +112,7 @@ def _facts(story: Story) -> dict[str, Any]:
     facts = {
         "samples": f"{last['samples_seen']:,}" if last else "none",
         "steps": f"{last['step']:,}" if last else "none",
-        "last start": story.ending.get("started"),
+        "last start": _moment(story.ending.get("started")),
         "lasted": _duration(story),
         "ranks": story.ending.get("ranks"),
         "machine": story.ending.get("host"),
@@ -420,6 +420,14 @@ def short(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else readable_json(value)
+
+
+def _moment(started: Any) -> Any:
+    """A stored time in UTC, to the minute; a value that is no time as stored."""
+    try:
+        return f"{datetime.datetime.fromisoformat(started).astimezone(datetime.UTC):%Y-%m-%d %H:%M} UTC"
+    except (TypeError, ValueError, OverflowError):
+        return started
 
 
 def _duration(story: Story) -> str | None:

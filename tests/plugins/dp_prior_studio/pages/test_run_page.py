@@ -91,10 +91,10 @@ def test_the_page_says_how_far_the_run_came_and_what_to_do_next():
 
 
 def test_results_come_before_settings_and_the_last_process_says_how_long_it_lasted():
-    ending = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T01:02:03+00:00"}
+    ending = {"started": "2026-01-01T01:00:30+01:00", "ended": "2026-01-01T01:02:33+00:00"}
     tested = story([row(2)], result={"test": {"test/score": 0.5}}, ending=ending)
     page = run_page(tested, Path("report.html"))
-    assert page.facts["lasted"] == "1:02:03"
+    assert page.facts["lasted"] == "1:02:03" and page.facts["last start"] == "2026-01-01 00:00 UTC"
     titles = [title for title, _, _ in page.tables]
     assert told_each(titles[1:], ("Test", "best weights"), ("Settings", "defaults"))
 
