@@ -20,7 +20,7 @@ __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configur
 
 torch.set_num_threads(1)  # the workers share the cores
 
-pytest_plugins = ["tests.examples", "tests.order", "tests.trained", "tests.within"]
+pytest_plugins = ["tests.compiled", "tests.examples", "tests.order", "tests.trained", "tests.within"]
 
 # What collection makes lasts to the end: it is hardly looked through for garbage meanwhile, and not at all later.
 gc.set_threshold(200_000, 50, 50)

@@ -1,6 +1,8 @@
 """What every fork of `tests.forks` begins with: libraries, and what a first run of a process makes ready."""
 
-import contextlib
+import json
+import tempfile
+from pathlib import Path
 
 import accelerate  # noqa: F401
 import fsspec  # noqa: F401  (with the next three, what a run reads, measures and draws with)
@@ -14,10 +16,10 @@ import dp_prior.cli
 import dp_prior.job.slurm  # noqa: F401
 import dp_prior.run.check  # noqa: F401
 import dp_prior.run.run  # noqa: F401
-from dp_prior.config import ConfigError
 from dp_prior.run.config import TrainConfig
 from tests.quick_pictures import quicken
+from tests.tiny import tiny
 
-with contextlib.suppress(ConfigError):
-    TrainConfig.from_json("{}")  # the first check of a configuration builds the validators of all records
+with tempfile.TemporaryDirectory() as place:
+    TrainConfig.from_json(json.dumps(tiny(Path(place))))  # the first check of a record builds its validator
 quicken()
