@@ -146,7 +146,7 @@ def _configurations(names: list[str], stories: list[Story]) -> list[Group]:
 
 def _overlays(drawing: Drawing, groups: list[Group], x: str, label: str) -> list[Chart]:
     """A chart for each monitored metric, loss and score measured during training, with a line for each group of runs.
-    A monitored metric that was measured once is a dot."""
+    A metric that each run measured once has none; the table of runs and that of configurations have its numbers."""
     charts = []
     runs = [(name, list(map(timed, group))) for name, group in groups]
     stories = _stories(groups)
@@ -158,8 +158,7 @@ def _overlays(drawing: Drawing, groups: list[Group], x: str, label: str) -> list
         for name, group in runs:
             curves = [points(rows, x, metric) for rows in group]
             lines.append((name, *_mean_line(curves, limits)))
-        fewest = 1 if metric in monitored else 2
-        if any(len(places) >= fewest for _, places, _ in lines):
+        if any(len(places) > 1 for _, places, _ in lines):
             title = f"{metric}, over {label}"
             is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
             charts += drawing.chart(title, partial(overlay, lines, metric, label, log=is_log))

@@ -114,9 +114,13 @@ def test_runs_without_a_simulator_are_ranked_by_the_monitored_metric_in_its_dire
         assert ranked == [f"  {best[name] or 'none':>10}  {name}" for name in best_first]
 
 
-def test_one_evaluation_of_each_run_is_drawn_as_dots():
+def test_one_evaluation_of_each_run_is_a_number_and_a_second_one_a_chart():
+    metric = monitored("a", []).monitored
     page = comparison_page([monitored("a", [0.5]), monitored("b", [0.4])])
-    assert told_each((name for name, _ in page.sections[0][1]), (monitored("a", []).monitored, "samples"))
+    title, columns, rows = page.summaries[0]
+    assert not page.sections and metric in columns and sorted(row[-1] for row in rows) == ["0.4", "0.5"]
+    page = comparison_page([monitored("a", [0.5]), monitored("b", [0.4, 0.6])])
+    assert told_each((name for name, _ in page.sections[0][1]), (metric, "samples"), ("train/loss", "samples"))
 
 
 def test_settings_that_differ_are_listed_for_every_run_and_no_other():
