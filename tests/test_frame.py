@@ -7,13 +7,13 @@ import pytest
 
 from tests import frame
 
-MAIN_JOB = (226, 17_993)
+MAIN_JOB = (226, 18_013)
 """Most modules and code lines that the main job loads."""
 
 TRAINER = (200, 16_000)
 """Most of these that are of dp_prior itself."""
 
-READING = (161, 12_345)
+READING = (161, 12_356)
 """Most modules and code lines that reading its configuration loads."""
 
 EMPTY_NAMES = 0.3
@@ -22,7 +22,7 @@ EMPTY_NAMES = 0.3
 NESTED = 0.8
 """Most comprehensions with another one or several loops inside, in 1,000 code lines."""
 
-CORE_LINES, TOP_NAMES, COMMANDS = 32_345, 18, 20
+CORE_LINES, TOP_NAMES, COMMANDS = 32_366, 18, 20
 """Most code lines and names in dp_prior itself, and commands that the help lists."""
 
 
