@@ -48,10 +48,16 @@ def compile_network(policy: nn.Module, sampler: SamplerConfig | None) -> None:
     if getattr(sampler, "compile", "off") != "auto" or getattr(policy, "is_eager", False):
         return
     is_supported = isinstance(policy, DiffusionModel) and type(policy).network is DiffusionModel.network
-    if not is_supported or policy.runtime is not None:
+    if not is_supported or policy.runtime is not None or _has_hooks(policy.backbone):
         return
     if policy.region is None or policy.region.is_stale:
         policy.region = CompiledNetwork(policy.backbone)
+
+
+def _has_hooks(backbone: nn.Module) -> bool:
+    """Whether code of others runs around its modules, such as that of ranks which divide the model: such a rank would
+    wait for all others in the middle of a recording."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in backbone.modules())
 
 
 class CompiledNetwork:

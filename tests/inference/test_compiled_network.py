@@ -306,6 +306,15 @@ def test_on_cuda_the_kernels_of_eager_mode_are_recorded_where_the_compiler_fails
     assert np.array_equal(acted(agent), acted(Agent(build(compile_mode="off"))))
 
 
+@pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
+def test_a_network_with_hooks_as_of_ranks_that_divide_it_is_left_alone(gpu, register):
+    policy, calls = build(), []
+    getattr([*policy.backbone.modules()][-1], register)(lambda *arguments: calls.append(1))
+    actions = acted(Agent(policy))
+    assert policy.region is None and gpu.regions == 0 and calls
+    assert np.array_equal(actions, acted(Agent(build(compile_mode="off"))))
+
+
 def test_copies_and_pickles_have_no_region(gpu):
     policy = build()
     Agent(policy)
