@@ -83,10 +83,9 @@ def make_accelerator(
 
         raise unconnected(launched, accelerator.num_processes)
     if launched == 1 and _was_asked_for_several():
-        log.warning(
-            "warning: accelerate launch was asked for several processes and started one, so this run has one rank. "
-            "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
-        )
+        from dp_prior.job.launch_faults import STARTED_ONE
+
+        log.warning(STARTED_ONE)
     return accelerator
 
 

@@ -8,6 +8,12 @@ from textwrap import shorten
 from dp_prior.config import ConfigError
 from dp_prior.job.stop import LOST, RankLostError, Verdict
 
+STARTED_ONE = (
+    "warning: accelerate launch was asked for several processes and started one, so this run has one rank. "
+    "With --multi_gpu it starts several; without GPUs set ACCELERATE_USE_CPU=true before it, too"
+)
+"""The warning of a launcher that starts fewer ranks than its command names."""
+
 
 def unfit_variables(error: ValueError, variables: Mapping[str, str]) -> ConfigError | None:
     """The error of variables of a launcher that do not fit each other; None if they are not the cause.

@@ -42,7 +42,6 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         f"{ranks} x {parts.ranks.device.type}",
         "compile": trainer.compilation,
         "optimizer": "; ".join(filter(None, [_tuned(trainer.optimizer), str(trainer.shards)])),
-        "memory": _memory(parts, trainer) if ranks > 1 or config.train.shard else "",
         "batch": batch_line(loader, config.data.step_size),
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
         f"{trainer.total_samples / len(loader):.1f} epochs",
@@ -52,6 +51,10 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         "also to": ", ".join(saver.type for saver in config.tracker.save),
         "start from": start,
     }
+    if ranks > 1 or config.train.shard:
+        from dp_prior.run.memory import memory_row
+
+        lines["memory"] = memory_row(parts.model, trainer)
     rows = [f"  {name:<13} {text}".rstrip() for name, text in lines.items() if text]
     rows += [f"  {'on robots':<13} {note}" for note in robot_notes(config, parts.model.spec)]
     rows += [f"  {'warning':<13} {warning}" for warning in plan_warnings(config, parts, trainer)]
@@ -85,10 +88,3 @@ def _tuned(optimizer: AdamW) -> str:
     from dp_prior.training.tuned_parts import tuned_parts
 
     return tuned_parts(optimizer.param_groups, optimizer.shards.size)
-
-
-def _memory(parts: Assembly, trainer: PolicyTrainer) -> str:
-    """See `memory_row`."""
-    from dp_prior.run.memory import memory_row
-
-    return memory_row(parts.model, trainer)

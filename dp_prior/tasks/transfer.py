@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from dp_prior.files.entry_points import ask
+from dp_prior.tasks.model_parts import check_parts, is_in, part_name
 from dp_prior.tasks.named_axes import differing_names, misplaced, named_axes
 from dp_prior.tasks.pretrained import Pretrained
-from dp_prior.tasks.weights import TransferConfig, check_parts, is_in, part_name
+from dp_prior.tasks.weights import TransferConfig
 
 _MOST_NAMED = 6
 

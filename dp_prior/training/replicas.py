@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from dp_prior.tasks.weights import load_weights
 
 if TYPE_CHECKING:
-    from dp_prior.config import ConfigError
     from dp_prior.job.ranks import Ranks
 
 
@@ -90,10 +89,6 @@ class Replicas:
             state: of each parameter that was updated; see `AdamW`.
         """
         return state
-
-    def refusal(self, optimizer: Optimizer) -> ConfigError:
-        """The error of an optimizer that updates weights of other ranks."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         """What is divided, for the plan; empty for replicas."""

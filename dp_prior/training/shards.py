@@ -60,6 +60,7 @@ class Shards(Replicas):
         return collected
 
     def refusal(self, optimizer: AdamW) -> ConfigError:
+        """The error of an optimizer that updates weights of other ranks."""
         step = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}.step"
         finding = f"is 'optimizer', but {step} updates weights of other ranks, too"
         remedy = "override `step_group` instead (docs/extending.md), or set train.shard=false"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from torch import nn
 
 from dp_prior.config import ConfigError
-from dp_prior.tasks.weights import check_parts, is_in, part_name
+from dp_prior.tasks.model_parts import check_parts, is_in, part_name
 
 
 def part_of_each(model: nn.Module, entries: Iterable[str]) -> dict[str, str]:
