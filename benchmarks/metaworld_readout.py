@@ -5,10 +5,14 @@ The encoder of `configs/policy/metaworld_mt10_camera.json` learns alone to read 
 pictures, of as many starts of each task as the policy has demonstrations, or of ten times as many. The rows are medians
 over 150 other starts of each task, in mm: across the ray from the camera through the goal, and along the ray. The last
 column is a reader that sees the direction exactly and takes the middle of the ray within the room of goals.
+
+With `--policy` the reader is linear in what the camera encoder of a trained policy tells, and in what the same encoder
+tells without training.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training import ROOT
+from dp_prior import load_policy
+from dp_prior.data.recorded.camera import ImageConfig
 from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
@@ -25,8 +31,7 @@ from dp_prior_worlds.metaworld import SeededTask
 
 TASKS = ("reach-v3", "push-v3", "pick-place-v3")
 CONFIG = ROOT / "configs/policy/metaworld_mt10_camera.json"
-CAMERA, SIDE = "corner4", 128
-PLACE = np.array([0.75, 0.075, 0.7])  # of the camera, m
+PLACE = np.array([0.75, 0.075, 0.7])  # of the cameras corner4 and corner2_near, m
 FIRST_SEED, MOST, TESTED = 500_000, 500, 150  # starts to learn from, and to test
 BATCH, RATE, WARMUP = 50, 1e-3, 50
 SUCCESS = 0.05  # m
@@ -45,17 +50,18 @@ class Starts(NamedTuple):
     """(n,) the number of the task."""
 
 
-def starts(count: int) -> Starts:
-    """Draw the first `count` starts of each task."""
-    image = TrainConfig.from_json_path(CONFIG).data.images[CAMERA]
-    draw = image.render.create((SIDE, SIDE))
-    top, left, bottom, right = (round(edge * SIDE) for edge in image.region)
+def starts(count: int, image: ImageConfig) -> Starts:
+    """Draw the first `count` starts of each task, as a policy sees them."""
+    top, left, bottom, right = image.region or (0, 0, 1, 1)
+    height, width = round(image.size[0] / (bottom - top)), round(image.size[1] / (right - left))
+    rows, columns = (slice(round(a * n), round(b * n)) for a, b, n in ((top, bottom, height), (left, right, width)))
+    draw = image.render.create((height, width))
     frames, places = [], []
     for task in TASKS:
         env = SeededTask(task)
         for seed in range(FIRST_SEED, FIRST_SEED + count):
             obs, _ = env.reset(seed)
-            frames.append(draw(obs["scene"][None])[0, top:bottom, left:right])
+            frames.append(draw(obs["scene"][None])[0, rows, columns])
             places.append(np.concatenate([obs["state"][36:39], obs["state"][4:7]]))
         env.close()
     numbers = torch.arange(len(TASKS)).repeat_interleave(count)
@@ -96,6 +102,31 @@ def readings(data: Starts, encoder: EncoderConfig, learned: int, samples: int) -
     return read_all * std[data.tasks] + mean[data.tasks]
 
 
+def linear_readings(data: Starts, encoder: nn.Module, learned: int) -> Tensor:
+    """Places (n, 6) that ridge regression for each task reads from an encoder's features, from `learned` starts of it,
+    the last fifth of which selects the penalty."""
+    with torch.no_grad():
+        features = torch.cat([encoder(frames[:, None])[:, 0] for frames in data.frames.split(BATCH)]).double()
+    read = torch.empty(len(features), 6, dtype=torch.float64)
+    for number in range(len(TASKS)):
+        rows = torch.nonzero(data.tasks == number)[:, 0]
+        inside, places = features[rows], data.places[rows].double()
+        inside = (inside - inside[:learned].mean(0)) / (inside[:learned].std(0) + 1e-6)
+        center, fitted = places[:learned].mean(0), learned * 4 // 5
+
+        def of(penalty: float, count: int, inside: Tensor = inside, places: Tensor = places - center) -> Tensor:
+            square = inside[:count].T @ inside[:count] + penalty * torch.eye(inside.shape[1])
+            return inside @ torch.linalg.solve(square, inside[:count].T @ places[:count])
+
+        held_out = slice(fitted, learned)
+        errors = {
+            penalty: (of(penalty, fitted)[held_out] - (places - center)[held_out]).square().mean()
+            for penalty in (0.01, 0.1, 1.0, 10.0, 100.0)
+        }
+        read[rows] = of(min(errors, key=errors.get), learned) + center
+    return read
+
+
 class Misses(NamedTuple):
     """Medians in mm, and a share, of the starts of one task."""
 
@@ -130,30 +161,38 @@ def middle_of_ray(goals: np.ndarray) -> float:
     return float((np.abs(distance - middle) < SUCCESS).mean())
 
 
+def rows(data: Starts, learned: int, read: Tensor, reader: str) -> Iterator[str]:
+    """The rows of the table for one reader."""
+    tested = torch.arange(len(data.tasks)) % (MOST + TESTED) >= MOST
+    for number, task in enumerate(TASKS):
+        of_task = tested & (data.tasks == number)
+        found = misses(read[of_task].numpy(), data.places[of_task].numpy())
+        middle = middle_of_ray(data.places[data.tasks == number, :3].numpy())
+        cells = f"{found.goal_across:.0f} | {found.goal_along:.0f} | {found.within:.0%} | {found.object:.0f}"
+        yield f"| `{task}` | {reader}, {learned} | {cells} | {middle:.0%} |"
+
+
 @click.command(help=__doc__)
 @click.option("--samples", default=38_400, help="Pictures that the encoder learns from, each start many times.")
-@click.option("--data", type=click.Path(path_type=Path), help="Keep the drawn starts in this .npz.")
-def main(samples: int, data: Path | None) -> None:
+@click.option("--policy", type=click.Path(path_type=Path, exists=True), help="Checkpoint of a policy of one camera.")
+def main(samples: int, policy: Path | None) -> None:
     torch.set_num_threads(1)
-    if data is not None and data.exists():
-        with np.load(data) as arrays:
-            drawn = Starts(*(torch.from_numpy(arrays[name]) for name in Starts._fields))
-    else:
-        drawn = starts(MOST + TESTED)
-        if data is not None:
-            np.savez(data, **{name: value.numpy() for name, value in drawn._asdict().items()})
-    encoder = TrainConfig.from_json_path(CONFIG).task.encoders[CAMERA]
-    click.echo("| task | starts | goal across | goal along | within 5 cm, % | object | middle of the ray, % |")
+    config = TrainConfig.from_json_path(CONFIG if policy is None else policy.parent.parent / "config.json")
+    ((camera, image),) = config.data.images.items()
+    data, encoder = starts(MOST + TESTED, image), config.task.encoders[camera]
+    click.echo("| task | reader, starts | goal across | goal along | within 5 cm | object | middle of the ray |")
     click.echo("|---|---|---|---|---|---|---|")
-    tested = torch.arange(len(drawn.tasks)) % (MOST + TESTED) >= MOST
-    for learned in (MOST, MOST // 10):
-        read = readings(drawn, encoder, learned, samples)
-        for number, task in enumerate(TASKS):
-            rows = tested & (drawn.tasks == number)
-            found = misses(read[rows].numpy(), drawn.places[rows].numpy())
-            middle = middle_of_ray(drawn.places[drawn.tasks == number, :3].numpy())
-            cells = f"{found.goal_across:.0f} | {found.goal_along:.0f} | {found.within:.0%} | {found.object:.0f}"
-            click.echo(f"| `{task}` | {learned} | {cells} | {middle:.0%} |")
+    if policy is None:
+        for learned in (MOST, MOST // 10):
+            for row in rows(data, learned, readings(data, encoder, learned, samples), "encoder"):
+                click.echo(row)
+        return
+    torch.manual_seed(0)
+    untrained = encoder.create(tuple(data.frames.shape[1:])).eval()
+    trained = next(part for part in load_policy(policy).eval().modules() if type(part) is type(untrained))
+    for reader, network in (("policy", trained), ("untrained", untrained)):
+        for row in rows(data, MOST, linear_readings(data, network, MOST), reader):
+            click.echo(row)
 
 
 if __name__ == "__main__":

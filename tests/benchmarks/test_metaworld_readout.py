@@ -34,17 +34,63 @@ class Mean(nn.Module):
         return frames.float().mean(-1).flatten(2) / 255
 
 
-def test_an_encoder_learns_from_the_first_starts_to_read_the_others():
-    """A white square, whose place in the picture is that of the goal; the places of the other starts teach nothing."""
-    frames = np.zeros((3 * 60, 12, 12, 3), np.uint8)
-    corners = np.random.default_rng(0).integers(0, 8, (len(frames), 2))
+def squares(size=12, count=60):
+    """Starts with a white square, whose place in the picture is that of the goal; and the true places."""
+    frames = np.zeros((3 * count, size, size, 3), np.uint8)
+    corners = np.random.default_rng(0).integers(0, size - 4, (len(frames), 2))
     for frame, (row, column) in zip(frames, corners, strict=True):
         frame[row : row + 4, column : column + 4] = 255
     places = torch.zeros(len(frames), 6)
     places[:, :2] = torch.from_numpy(corners) / 100
-    is_other = torch.arange(len(frames)) % 60 >= 40
-    data = readout.Starts(torch.from_numpy(frames), places.clone(), torch.arange(3).repeat_interleave(60))
-    data.places[is_other] = data.places[is_other].flip(1)[:, [4, 5, 2, 3, 0, 1]]
+    data = readout.Starts(torch.from_numpy(frames), places.clone(), torch.arange(3).repeat_interleave(count))
+    is_other = torch.arange(len(frames)) % count >= 40
+    data.places[is_other] = data.places[is_other][:, [1, 0, 2, 3, 4, 5]]  # teaches something else, if it teaches
+    return data, places, is_other
+
+
+def test_an_encoder_learns_from_the_first_starts_to_read_the_others():
+    data, places, is_other = squares()
     read = readout.readings(data, SimpleNamespace(create=lambda shape: Mean()), 40, 20_000)
     off = (read - places).abs()[:, :2]
     assert off[~is_other].median() < 0.005 and off[is_other].median() < 0.01 < 0.02 < places[is_other, :2].std()
+
+
+def test_a_linear_reader_sees_what_the_features_of_the_first_starts_tell():
+    data, places, is_other = squares()
+    read = readout.linear_readings(data, Mean(), 40)
+    assert (read - places).abs()[is_other, :2].median() < 0.01 < 0.02 < places[is_other, :2].std()
+    blind = readout.linear_readings(data._replace(frames=torch.zeros_like(data.frames)), Mean(), 40)
+    assert (blind - places).abs()[is_other, :2].median() > 0.015
+    *lines, last = readout.rows(data, 40, read, "policy")
+    assert len(lines) == 2 and "`pick-place-v3` | policy, 40" in last
+
+
+def test_the_part_of_the_picture_that_a_policy_sees_is_drawn(monkeypatch):
+    """All of it, or a region at the size that the configuration gives."""
+    monkeypatch.setattr(readout, "SeededTask", lambda task: Standing())
+    asked = []
+
+    def create(size):
+        asked.append(size)
+        rows, columns = np.mgrid[: size[0], : size[1]]
+        return lambda scenes: np.stack([rows, columns, columns], axis=-1)[None].astype(np.uint8)
+
+    render = SimpleNamespace(create=create)
+    for region, size, corner in ((None, (24, 24), [0, 0]), ((0.2, 0.25, 0.95, 1.0), (96, 96), [26, 32])):
+        data = readout.starts(2, SimpleNamespace(region=region, size=size, render=render))
+        assert data.frames.shape == (6, *size, 3) and data.frames[0, 0, 0, :2].tolist() == corner
+        np.testing.assert_allclose(data.places[3], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+        assert data.tasks.tolist() == [0, 0, 1, 1, 2, 2]
+    assert asked == [(24, 24), (128, 128)]
+
+
+class Standing:
+    """A task whose every start is the same."""
+
+    def reset(self, seed):
+        state = np.zeros(39)
+        state[36:39], state[4:7] = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
+        return {"state": state, "scene": np.zeros(184)}, {}
+
+    def close(self):
+        pass
