@@ -61,6 +61,7 @@ ENTRY_POINTS = {
         "convert = dp_prior_foreign.cli:convert",
         "embed = dp_prior_foreign.embed_command:embed",
         "import = dp_prior_foreign.cli:import_published",
+        "cache = dp_prior_studio.cache_command:cache",
         "inspect = dp_prior_studio.cli:inspect",
         "try = dp_prior_studio.try_command:try_data",
         "report = dp_prior_studio.cli:report",
@@ -84,6 +85,7 @@ ENTRY_POINTS = {
         "lerobot = dp_prior_foreign.writers.lerobot_writer",
         "npz = dp_prior_foreign.writers.npz_writer",
     ],
+    "dp_prior.compilers": ["network = dp_prior_robot.compiled_network:compile_network"],
     "dp_prior.runtimes": ["onnxruntime = dp_prior_robot.export.onnx_runtime:accelerate"],
     "dp_prior.envs": [
         "pusht = dp_prior_worlds.pusht:PushTConfig",

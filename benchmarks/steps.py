@@ -59,7 +59,8 @@ def acting(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, 
     """A chunk for every row of a batch, drawn in ten steps of DDIM as an agent draws it."""
     from benchmarks import image_policy
     from dp_prior.diffusion.sampler import DDIM
-    from dp_prior.inference import compiled_network, plans
+    from dp_prior.inference import plans
+    from dp_prior_robot import compiled_network
 
     spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
     policy = image_policy.policy(image_policy.record(widths, (), RECIPES[kind]), spec).eval().to(device)

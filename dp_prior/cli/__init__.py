@@ -30,7 +30,6 @@ os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints errors alone, no
 _COMMANDS = {
     "train": "dp_prior.cli.runs:train",
     "evaluate": "dp_prior.cli.runs:evaluate",
-    "cache": "dp_prior.cli.data:cache",
     "configs": "dp_prior.cli.configurations:configs",
 }
 _EARLIER = {  # spellings of earlier versions, which go on working and are not listed

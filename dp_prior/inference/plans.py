@@ -85,9 +85,8 @@ class Plans:
             for accelerate in listeners("runtimes"):
                 accelerate(policy)
         if self.device.type in COMPILED:
-            from dp_prior.inference.compiled_network import compile_network
-
-            compile_network(policy, sampler)
+            for compile_network in listeners("compilers"):
+                compile_network(policy, sampler)
         self.seed = int(seed)
         self.how = Draw(sampler, guidance_scale=guidance_scale)
         self.warm_start = warm_start

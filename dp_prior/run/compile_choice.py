@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dp_prior.inference.compiled_network import in_one_line, now
 from dp_prior.tensors.batch import Batch
-from dp_prior.tensors.compilation import Mode, compiled
+from dp_prior.tensors.compilation import Mode, compiled, fault_line, now
 from dp_prior.tensors.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.training.trainer import PolicyTrainer
 
@@ -183,7 +182,7 @@ def _on_all_ranks(trainer: PolicyTrainer, work: Callable[[], T]) -> tuple[T | No
     try:
         result = work()
     except Exception as error:  # of the compiler, the driver or a module: the reason is told, and nothing depends on it
-        reason = in_one_line(error)
+        reason = fault_line(error)
         if trainer.device.type == "cuda":
             torch.compiler.reset()
             torch.cuda.empty_cache()

@@ -6,7 +6,9 @@ be compiled from one start to the next.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from textwrap import shorten
 from typing import Any, Literal
 
 import torch
@@ -63,3 +65,17 @@ def _options(mode: Mode) -> dict[str, Any]:
     """
     options = dict(torch._inductor.list_mode_options(mode))
     return options | {"layout_optimization": False} if torch.cuda.is_available() else options
+
+
+def now(device: torch.device) -> float:
+    """Seconds on a clock, once the device has done all that it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def fault_line(error: Exception) -> str:
+    """Why compiled code is not used, in one short line. Args: error: of the compiler, the driver or a module."""
+    problem = " ".join(str(getattr(error, "problems", [error])[0]).split())
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return kind + shorten(problem, 300, placeholder=" ...")

@@ -21,7 +21,7 @@ def test_only_the_module_of_the_called_command_is_imported():
 import sys
 from dp_prior.cli import main
 main(["configs"], standalone_mode=False)
-print(*sorted(name for name in sys.modules if name.startswith(("dp_prior_", "dp_prior.cli.data"))))
+print(*sorted(name for name in sys.modules if name.startswith(("dp_prior_", "dp_prior.training"))))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "", done.stderr

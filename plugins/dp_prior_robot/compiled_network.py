@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tensors.batch import Spec
-from dp_prior.tensors.compilation import compiled
+from dp_prior.tensors.compilation import compiled, fault_line, now
 
 if TYPE_CHECKING:
     from dp_prior.diffusion.sampler import SamplerConfig
@@ -113,7 +112,7 @@ class CompiledNetwork:
             try:
                 draw(zeros, torch.zeros(1, dtype=torch.int64), 0, None, 0, None)
             except Exception as error:  # of a part that refuses zeros; what the compiler raises is handled already
-                self._give_up(in_one_line(error))
+                self._give_up(fault_line(error))
             finally:
                 self._patience = WORTH_EVALUATIONS
 
@@ -126,7 +125,7 @@ class CompiledNetwork:
             try:
                 output = self._fast(inputs)
             except Exception as error:  # a robot that moves must not stop for a compiler
-                self._give_up(in_one_line(error))
+                self._give_up(fault_line(error))
                 output = None
         return self._backbone(*inputs) if output is None else output
 
@@ -177,7 +176,7 @@ class CompiledNetwork:
                     if compiled_s >= eager_s:
                         raise ValueError(f"it takes {1e3 * compiled_s:.3g} ms and in eager mode {1e3 * eager_s:.3g}")
                 except Exception as error:  # of the compiler, the driver or a module: the policy acts without it
-                    problems.append(in_one_line(error))
+                    problems.append(fault_line(error))
                     continue
                 self._compiled[rows] = fast
                 self._unchecked.add(rows)
@@ -237,13 +236,6 @@ def _measured(evaluate: Evaluation, inputs: tuple[Tensor, ...]) -> tuple[Tensor,
     return output, (now(output.device) - begun) / REPEATS
 
 
-def now(device: torch.device) -> float:
-    """Seconds on a clock, once the device has done all that it was asked."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 def _compiled_once(evaluate: Evaluation, inputs: tuple[Tensor, ...]) -> Evaluation:
     """An evaluation that is compiled for these inputs; any others are computed without the compiler."""
     evaluate(*inputs)
@@ -278,10 +270,3 @@ def _recorded(evaluate: Evaluation, inputs: tuple[Tensor, ...]) -> Evaluation:
             return output.clone()
 
     return replay
-
-
-def in_one_line(error: Exception) -> str:
-    """An error in one short line."""
-    problem = " ".join(str(getattr(error, "problems", [error])[0]).split())
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return kind + shorten(problem, 300, placeholder=" ...")

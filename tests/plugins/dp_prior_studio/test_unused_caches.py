@@ -5,7 +5,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.data.frames.layout import JOURNAL
-from dp_prior.data.frames.unused import unused_caches
+from dp_prior_studio.unused_caches import unused_caches
 from tests.messages import naming
 
 USED, STALE, LARGE = "0" * 32, "1" * 32, "f" * 32

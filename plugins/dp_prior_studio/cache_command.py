@@ -26,8 +26,8 @@ def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: boo
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
     for file in config_files:
         check_spelling(file, overrides)
-    from dp_prior.data.frames.unused import unused_caches
     from dp_prior.run.config import TrainConfig
+    from dp_prior_studio.unused_caches import unused_caches
 
     opened_data = (TrainConfig.from_json_path(file, overrides).open_data() for file in config_files)
     if not stale and not remove_stale:

@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from dp_prior.diffusion.sampler import DDIM, Heun
-from dp_prior.inference import compiled_network, plans
+from dp_prior.inference import plans
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Guided, Prefix
 from dp_prior.inference.load import load_policy
@@ -25,6 +25,7 @@ from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_client import PolicyClient
 from dp_prior_client.realtime import RealtimeAgent
+from dp_prior_robot import compiled_network
 from tests.messages import told
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2)})
