@@ -40,6 +40,8 @@ GROUP_PARTS = 1024
 
 FORMAT = 1
 
+_REMEDY = "make room, name another folder in data.frame_cache, or use fewer keys or steps (split.max_rows)"
+
 
 class MappedColumn(DiskColumn):
     """See `Column`. Row i is row index[i] of a mapped array."""
@@ -230,9 +232,6 @@ class MappedNumbers:
         for group in range(len(self.plan.groups)):
             places = self.plan.episodes(*self.plan.span(group))
             yield replace(self._chosen, numbers=self._chosen.numbers[places])
-
-
-_REMEDY = "make room, name another folder in data.frame_cache, or use fewer keys or steps (split.max_rows)"
 
 
 def _groups(chosen: Chosen, row_bytes: int) -> PartPlan:
