@@ -7,6 +7,7 @@ import pytest
 from _pytest.assertion import rewrite
 
 from tests.compiled import TESTS, pytest_collection, store_compiled
+from tests.messages import naming
 
 SOURCE = "def check(value):\n    assert value == 1\n\n\nraise RuntimeError('executed')\n"
 
@@ -36,10 +37,10 @@ def test_a_compiled_file_is_not_executed_and_is_compiled_no_more_until_it_change
     assert written(tmp_path) == {"test_it"}
     with monkeypatch.context() as patch:
         patch.setattr(rewrite, "_rewrite_test", None)
-        with pytest.raises(RuntimeError, match="executed"):
+        with pytest.raises(RuntimeError, match=naming("executed")):
             imported(hook, path)
     path.write_text(SOURCE.partition("\n\n\nraise")[0])
-    with pytest.raises(AssertionError, match=r"assert 2 == 1"):
+    with pytest.raises(AssertionError, match=naming("assert 2 == 1")):
         imported(hook, path).check(2)
 
 

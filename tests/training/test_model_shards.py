@@ -91,7 +91,7 @@ def start(document: dict, run_ranks, until: int | None, n_ranks: int, shard: str
     if until is None or until > 0:
         run_ranks(source, n_ranks, json.dumps([text, until]))
         return
-    with pytest.raises(pytest.fail.Exception, match="exited"):
+    with pytest.raises(pytest.fail.Exception, match=naming("exited")):
         run_ranks(source, n_ranks, json.dumps([text, until]))
 
 

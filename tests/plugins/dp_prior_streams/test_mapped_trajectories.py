@@ -102,7 +102,7 @@ def test_memory_while_the_numbers_are_read_is_a_part_of_theirs(tmp_path, monkeyp
 
 
 SCRIPT = """
-import json, sys
+import ctypes, json, sys
 from pathlib import Path
 from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior_streams import mapped_numbers
@@ -111,6 +111,7 @@ from dp_prior_streams.mapped_trajectories import MappedTrajectories
 mapped_numbers.memory_bytes = lambda: mapped_numbers.GROUP_PARTS * 1_000_000
 
 def anonymous():
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed is given back
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("Anonymous:")).split()[1])
 
