@@ -55,7 +55,9 @@ def test_an_encoder_learns_from_the_first_starts_to_read_the_others():
     assert off[~is_other].median() < 0.005 and off[is_other].median() < 0.01 < 0.02 < places[is_other, :2].std()
 
 
-def test_a_linear_reader_sees_what_the_features_of_the_first_starts_tell():
+def test_a_linear_reader_sees_what_the_features_of_the_first_starts_tell(monkeypatch):
+    monkeypatch.setattr(readout, "MOST", 40)
+    monkeypatch.setattr(readout, "TESTED", 20)
     data, places, is_other = squares()
     read = readout.linear_readings(data, Mean(), 40)
     assert (read - places).abs()[is_other, :2].median() < 0.01 < 0.02 < places[is_other, :2].std()
