@@ -62,7 +62,7 @@ def test_a_setting_counts_when_the_user_names_it_too(named):
 
 
 INSIDE = """
-action_names architecture blind by camera cameras clock clocks column cond_dropout data data_set depth embeddings
+action_names architecture blind body by camera cameras clock clocks column cond_dropout data data_set depth embeddings
 encoders episode episode_ends episodes file files film_camera filter flags folder form frame groups id image images
 key label labels language leave_out mask mirror model models name names normalizer obs obs_key only parts points
 previous_action relative_to revision sets sha256 shared_encoders shuffle start steps success_of suite task
