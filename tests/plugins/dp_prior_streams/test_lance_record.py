@@ -15,6 +15,7 @@ from tests.messages import naming, told
 needs("pyarrow", "lerobot")
 
 from tests.plugins.dp_prior_streams.recorded_sets import CAMERA, add_videos, batches_of, data_config, write_v3  # noqa: E402
+from tests.s3_server import s3_bucket, upload_folder  # noqa: E402
 
 try:
     import lance
@@ -124,26 +125,9 @@ def test_a_place_that_cannot_be_read_is_refused(fields, parts):
 @pytest.fixture
 def bucket(sets, monkeypatch):
     """The data set in a local imitation of S3."""
-    moto = pytest.importorskip("moto.server", reason="NOT CHECKED: needs moto[server]")
-    import boto3
-
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "canary-secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="bucket")
-    for file in filter(lambda path: path.is_file(), sets[1].rglob("*")):
-        client.upload_file(str(file), "bucket", f"set/{file.relative_to(sets[1])}")
-    yield client
-    server.stop()
+    with s3_bucket(monkeypatch) as client:
+        upload_folder(client, sets[1], "set")
+        yield client
 
 
 @with_lance

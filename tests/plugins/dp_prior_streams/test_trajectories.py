@@ -13,6 +13,7 @@ from tests.extras import needs
 from tests.messages import naming
 from tests.plugins.dp_prior_streams.recorded_sets import batches_of, like_streamed, streamed, tables_of
 from tests.plugins.dp_prior_streams.web_store import served
+from tests.s3_server import s3_bucket, upload_folder
 
 needs("pyarrow", "lerobot")
 
@@ -75,26 +76,38 @@ def test_an_epoch_through_a_fifth_of_the_set_is_that_of_memory_and_fetches_each_
         assert web.bytes_sent("meta/") == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("place", ["disk", "memory://", "loopback"])
-def test_the_samples_are_those_of_memory_on_any_number_of_ranks_from_any_sample(
-    small_set, tmp_path, memory, place, ranks
-):
-    in_memory, order, _ = memory
-    if place == "memory://":
+@pytest.fixture(params=["disk", "memory", "loopback", "s3"])
+def url(request, small_set, monkeypatch):
+    """The small set at a place of each kind."""
+    if request.param == "disk":
+        yield str(small_set)
+    elif request.param == "memory":
         import fsspec
 
         files = {path.relative_to(small_set).as_posix(): path for path in small_set.rglob("*") if path.is_file()}
         fsspec.filesystem("memory").pipe({f"/small_set/{name}": path.read_bytes() for name, path in files.items()})
-    with served(small_set) as web:
-        url = {"disk": str(small_set), "memory://": "memory://small_set", "loopback": web.url}[place]
-        for rank in range(ranks):  # as separate processes do, each opens the shared cache
-            data = small(url, tmp_path / "cache", small_set)
-            count = len(in_memory.train) // 32  # from the middle of an epoch into the next one
-            start = count // 2 * 32
-            expected = batches_of(in_memory, order, count, start, rank, ranks)
-            assert batches_of(data, data.order(0), count, start, rank, ranks) == expected
+        yield "memory://small_set"
+    elif request.param == "loopback":
+        with served(small_set) as web:
+            yield web.url
+    else:
+        pytest.importorskip("s3fs", reason="NOT CHECKED: needs s3fs")
+        with s3_bucket(monkeypatch) as client:
+            yield upload_folder(client, small_set, "small_set")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_samples_are_those_of_memory_on_any_number_of_ranks_from_any_sample(
+    small_set, tmp_path, memory, url, ranks
+):
+    in_memory, order, _ = memory
+    for rank in range(ranks):  # as separate processes do, each opens the shared cache
+        data = small(url, tmp_path / "cache", small_set)
+        count = len(in_memory.train) // 32  # from the middle of an epoch into the next one
+        start = count // 2 * 32
+        expected = batches_of(in_memory, order, count, start, rank, ranks)
+        assert batches_of(data, data.order(0), count, start, rank, ranks) == expected
 
 
 def test_ranks_that_read_at_the_same_time_share_a_cache(small_set, tmp_path, memory):
