@@ -111,14 +111,15 @@ def test_the_samples_are_those_of_memory_on_any_number_of_ranks_from_any_sample(
 
 
 def test_ranks_that_read_at_the_same_time_share_a_cache(small_set, tmp_path, memory):
+    """With room for all parts, so that a rank that lags behind finds those that the other one has fetched."""
     in_memory, order, _ = memory
-    found = {}
+    found, room = {}, gigabytes(small_set, 2)
     with served(small_set) as web:
-        small(web.url, tmp_path / "cache", small_set)
+        emptied(streamed(web.url, tmp_path / "cache", room))
         web.sent.clear()
 
         def train(rank):
-            data = small(web.url, tmp_path / "cache", small_set)
+            data = streamed(web.url, tmp_path / "cache", room)
             found[rank] = batches_of(data, data.order(0), None, 0, rank, 2)
 
         threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
@@ -129,7 +130,7 @@ def test_ranks_that_read_at_the_same_time_share_a_cache(small_set, tmp_path, mem
         assert [found[rank] for rank in range(2)] == [
             batches_of(in_memory, order, None, 0, rank, 2) for rank in range(2)
         ]
-        assert web.bytes_sent("data/") <= 1.5 * tables_of(small_set)
+        assert 0.8 * tables_of(small_set) <= web.bytes_sent("data/") <= 1.1 * tables_of(small_set)
 
 
 def test_a_second_start_reads_no_numbers(small_set, tmp_path):
