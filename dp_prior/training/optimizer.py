@@ -98,14 +98,15 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient. With shards a collective."""
+        updated: list[nn.Parameter] = []
         for group in self.param_groups:
-            updated_here = [
-                parameter for parameter in group["params"] if parameter.grad is not None and self.updates(parameter)
-            ]
+            ready = [parameter for parameter in group["params"] if parameter.grad is not None]
+            updated_here = [parameter for parameter in ready if self.updates(parameter)]
             if updated_here:
                 self.step_group(group, updated_here)
-        updated = [parameter for parameter in self.parameters if parameter.grad is not None]
-        self.state |= {parameter: {} for parameter in updated if not self.updates(parameter)}
+            if len(updated_here) < len(ready):
+                self.state |= {parameter: {} for parameter in ready if not self.updates(parameter)}
+            updated += ready
         self.shards.share(updated)
 
     def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
