@@ -55,7 +55,7 @@ TEST = [
 DOCS = ["sphinx>=9", "myst-parser>=5", "furo>=2025.12"]  # docs as a site
 
 ENTRY_POINTS = {
-    "console_scripts": ["dp-prior = dp_prior_command:main"],
+    "console_scripts": ["dp-prior = dp_prior.__main__:main"],
     "dp_prior.commands": [
         "translate = dp_prior_foreign.cli:translate",
         "convert = dp_prior_foreign.cli:convert",
@@ -103,6 +103,7 @@ ENTRY_POINTS = {
     "dp_prior.evaluators": [
         "replay = dp_prior_worlds.replay:ReplayConfig",
         "body_error = dp_prior_bodies.body_error:BodyErrorConfig",
+        "body_rollouts = dp_prior_bodies.body_rollouts:BodyRolloutsConfig",
     ],
     "dp_prior.renderers": [
         "aloha = dp_prior_worlds.renderers.aloha:AlohaRendererConfig",
@@ -138,7 +139,6 @@ setup(
         **{name: f"plugins/{name.replace('.', '/')}" for name in PLUGINS},
         "dp_prior.configs": "configs",  # a clone has them beside the package
     },
-    py_modules=["dp_prior_command"],
     package_data={
         "dp_prior": ["py.typed"],
         "dp_prior_client": ["py.typed"],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in `typing`, whose import takes most of the time of importing this package
 if TYPE_CHECKING:
     from dp_prior.config import ConfigError
     from dp_prior.inference.agent import Agent

@@ -235,7 +235,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def try_manifest(directory: Path) -> Manifest:
-    """As `read_manifest`, without retries."""
+    """Read a manifest like `read_manifest`, without retries."""
     with told_apart(directory, MANIFEST):
         manifest = parse_manifest(read_small(directory / MANIFEST, LARGEST_MANIFEST), directory)
     for name, entry in manifest.files.items():

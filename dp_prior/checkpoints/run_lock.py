@@ -136,6 +136,6 @@ def unwritable(directory: Path, error: OSError) -> CheckpointError:
         place = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
         problem = "it is a file" if place.is_file() else "no directory can be made there"
     return CheckpointError(
-        f"cannot write in run directory {directory}: {problem} ({place}). Make {place} writable, free space, or choose "
-        f"another directory with --set tracker.data_path=DIRECTORY"
+        f"cannot write in run directory {directory}: {problem} ({place}). Make {place} writable, free space, or train "
+        f"in another directory with --set tracker.data_path=DIRECTORY"
     )

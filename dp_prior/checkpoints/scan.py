@@ -39,30 +39,30 @@ def scan(root: Path) -> tuple[list[StoredCheckpoint], list[DamagedError]]:
     Raises:
         UnreadableCheckpointError: the directory or a checkpoint in it cannot be read.
     """
-    checkpoints, problems = look(root)
+    checkpoints, problems = scan_all(root)
     for problem in problems:
         if isinstance(problem, UnreadableCheckpointError):
             raise problem
     return checkpoints, problems
 
 
-def look(root: Path) -> tuple[list[StoredCheckpoint], list[DamagedError | UnreadableCheckpointError]]:
+def scan_all(root: Path) -> tuple[list[StoredCheckpoint], list[DamagedError | UnreadableCheckpointError]]:
     """The checkpoints of `scan`, newest first, and the errors of all others in order of their names."""
     patience = Patience()
     names = patience(lambda: names_in(root))
-    looked = [look_at(root / name, patience) for name in names if STEP.fullmatch(name)]
-    checkpoints = [entry for entry in looked if isinstance(entry, StoredCheckpoint)]
+    entries = [checkpoint_at(root / name, patience) for name in names if STEP.fullmatch(name)]
+    checkpoints = [entry for entry in entries if isinstance(entry, StoredCheckpoint)]
     checkpoints.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
-    return checkpoints, [entry for entry in looked if isinstance(entry, (DamagedError, UnreadableCheckpointError))]
+    return checkpoints, [entry for entry in entries if isinstance(entry, (DamagedError, UnreadableCheckpointError))]
 
 
-def look_at(
+def checkpoint_at(
     path: Path, patience: Patience, *, compare_hashes: bool = False
 ) -> StoredCheckpoint | DamagedError | UnreadableCheckpointError | None:
     """The checkpoint at a path, or its error. None if `path` is not a directory or was deleted meanwhile."""
     for _ in range(_SCAN_ATTEMPTS):
         try:
-            stored = patience(lambda: _look_at(path))
+            stored = patience(lambda: _checkpoint_at(path))
             if stored is not None and compare_hashes:
                 verify(path, stored.manifest, patience)
             return stored
@@ -83,7 +83,7 @@ def names_in(root: Path) -> list[str]:
         raise UnreadableCheckpointError(root, f"its directory cannot be listed: {error.strerror}") from None
 
 
-def _look_at(path: Path) -> StoredCheckpoint | None:
+def _checkpoint_at(path: Path) -> StoredCheckpoint | None:
     name = STEP.fullmatch(path.name)
     assert name is not None, path
     try:

@@ -246,7 +246,7 @@ class CheckpointStore:
         return self._retain()
 
     def _retain(self) -> list[Path]:
-        """As `prune`, from the cached scan; verifies only checkpoints that are kept in preference to a deleted one."""
+        """Prune from the cached scan; verifies only checkpoints that are kept in preference to a deleted one."""
         while True:
             stored = self._remembered()
             dropped, preferred = self.retention.decide(stored, self.monitor, self.mode)

@@ -24,6 +24,9 @@ __all__ = ["main", "train"]
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+if "WORLD_SIZE" in os.environ:  # a rank that loses another one says so in a line; torch would warn with C++ stacks
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
 os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints errors alone, not 22 lines about each video
 
 
@@ -34,7 +37,7 @@ _COMMANDS = {
 }
 _EARLIER = {  # spellings of earlier versions, which go on working and are not listed
     "eval": "dp_prior.cli.runs:evaluate",
-    "push": "dp_prior.cli.runs:push",
+    "push": "checkpoints push",
     "schema": "dp_prior.cli.configurations:schema",
 }
 

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -76,6 +75,7 @@ def _report(error: Exception, earlier: set[threading.Thread]) -> NoReturn:
         if isinstance(error, ConfigError) and "torch" not in sys.modules:
             echo(f"error: {error}", err=True)
             sys.exit(64)  # docs/processes.md
+        from dp_prior.files.durable import FULL
         from dp_prior.run.exit_file import FAILED, REFUSED, STOPPED, classify
     except ModuleNotFoundError as missing:  # run by a Python outside the environment
         echo(f"error: {missing_package(missing.name)}", err=True)
@@ -87,7 +87,8 @@ def _report(error: Exception, earlier: set[threading.Thread]) -> NoReturn:
     text = str(error)
     if reason == REFUSED:
         places = " -> ".join(repr(place) for place in (error.filename, error.filename2) if place)
-        text = f"{error.strerror}: {places}" if places else f"{error.strerror}; make room"
+        remedy = "make room" if error.errno in FULL or not places else "allow access to it, or name another path"
+        text = f"{': '.join(filter(None, (error.strerror, places)))}; {remedy}"
     if not getattr(error, "is_relayed", False):  # the main rank says it, see `Ranks.decide`
         echo(text if code == STOPPED else f"error: {text}", err=True)
     _end(code, earlier)
@@ -181,7 +182,7 @@ class StoppingCommand(ResumableCommand):
     """A command that finishes its step or batch when it is `asked_to_stop`."""
 
     def watch_of_launcher(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing: `asked_to_stop` has the watch."""
+        """No watch of its own: `asked_to_stop` has one."""
         return contextlib.nullcontext()
 
 
@@ -221,7 +222,7 @@ class Commands(click.Group):
 
 
 def unlisted(command: click.Command) -> click.Command:
-    """The same command, which no help lists."""
+    """Hide a command from the help."""
     import copy
 
     command = copy.copy(command)
@@ -243,18 +244,9 @@ def import_modules(modules: tuple[str, ...]) -> None:
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            import traceback
-
-            import pydantic
-
             from dp_prior.config import ConfigError
 
-            places = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-            tools = (str(Path(__file__).parent.parent), str(Path(pydantic.__file__).parent), importlib.__file__, "<")
-            where = next((f" ({place})" for place in reversed(places) if not place.startswith(tools)), "")
-            problem = f"{type(error).__name__}: {error}{where}"
-            if isinstance(error, ImportError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
-                problem = f"there is no such module, installed or in {os.getcwd()}; expected a name such as my_parts"
+            problem = ask("import_fault", name, error) or f"{type(error).__name__}: {error}"
             raise ConfigError(f"--import {name}", [problem]) from error
 
 

@@ -18,7 +18,7 @@ def farewell(outcome: Outcome, config: TrainConfig, modules: Sequence[str], repe
 
     Args:
         modules: what `--import` named.
-        repeat: the command that trains this run; empty if a launcher started it.
+        repeat: the command that trains this run; empty if the launcher's command is unknown.
     """
     head = {
         "finished": "finished",

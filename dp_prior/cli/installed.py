@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from dp_prior.cli.command import SECTIONS, Commands, exit_codes, unlisted
-from dp_prior.files.entry_points import entry_points, loaded, missing_plugins
+from dp_prior.files.entry_points import entry_points, imported, loaded, missing_plugins
 
 
 class InstalledCommands(Commands):
@@ -22,7 +21,7 @@ class InstalledCommands(Commands):
         """
         Args:
             places: commands of this package by name, as `module:command`.
-            hidden_places: commands that the help does not list.
+            hidden_places: commands that the help does not list, as `module:command` or, in a group, as `group command`.
         """
         super().__init__(*names, **settings)
         self._places, self._hidden_places = places, hidden_places
@@ -33,9 +32,12 @@ class InstalledCommands(Commands):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         with exit_codes():
             if name in self._places:
-                return _imported(self._places[name])
+                return imported(self._places[name])
             if name in self._hidden_places:
-                return unlisted(_imported(self._hidden_places[name]))
+                place = self._hidden_places[name]
+                group, _, inner = place.partition(" ")
+                command = self.get_command(context, group).get_command(context, inner) if inner else imported(place)
+                return unlisted(command)
             for entry in entry_points("commands", name=name):
                 return loaded(entry)
         if remedy := missing_plugins():
@@ -53,9 +55,3 @@ class InstalledCommands(Commands):
             if members:
                 with formatter.section(section):
                     formatter.write_dl([(name, listed[name].get_short_help_str(limit=1000)) for name in members])
-
-
-def _imported(place: str) -> click.Command:
-    """The command at a place, `module:command`."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""What commands print: lines without control characters, warnings, and survival of closed pipes and full disks."""
+"""Output of commands: lines without control characters, warnings, and survival of closed pipes and full disks."""
 
 from __future__ import annotations
 

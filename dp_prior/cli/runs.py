@@ -1,4 +1,4 @@
-"""Commands that train, and that show, compare and upload runs."""
+"""Commands that train, and that evaluate checkpoints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Command, ResumableCommand, StoppingCommand, asked_to_stop, exit_codes, import_modules
+from dp_prior.cli.command import Command, StoppingCommand, asked_to_stop, exit_codes, import_modules
 from dp_prior.cli.options import (
     PATH,
-    FiniteRange,
     check_spelling,
     configuration,
     late_modules_option,
@@ -60,11 +59,9 @@ def train(
             check_spelling(config_file, overrides)
         import_modules(modules)
         from dp_prior.cli.farewell import farewell
-        from dp_prior.job.accelerator import make_accelerator
-        from dp_prior.job.ranks import Ranks
         from dp_prior.job.stop import LACK_OF_TIME, StoppedEarly
         from dp_prior.run.config import TrainConfig
-        from dp_prior.run.exit_file import STOPPED, UNAVAILABLE
+        from dp_prior.run.exit_file import STOPPED
         from dp_prior.run.run import Run
 
         config = TrainConfig.from_json_path(config_file, overrides)
@@ -74,18 +71,13 @@ def train(
         options = [f"--set={override}" for override in overrides]
         options += [f"--import={module}" for module in modules]
         options += [f"--allow-change={key}" for key in allow_change]
-        repeat = "" if "LOCAL_RANK" in os.environ else shlex.join(["dp-prior", "train", str(config_file), *options])
+        repeat = shlex.join(["dp-prior", "train", str(config_file), *options])
+        if "LOCAL_RANK" in os.environ:
+            repeat = ask("launching", os.environ) or ""
         if check:
-            from dp_prior.run.check import check as check_run
+            from dp_prior.cli.plan import show_plan
 
-            ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
-            plan, has_problems = check_run(config, ranks, say, allow_change, resume)
-            if ranks.is_main_process:
-                once = f" --resume={resume}" if resume != "auto" else ""
-                say(f"{plan}\nnext\n  {repeat}{once}" if repeat else plan)
-            ranks.end()
-            if has_problems:
-                sys.exit(UNAVAILABLE)
+            show_plan(config, resume, allow_change, repeat)
             return
         job = None
         if "SLURM_JOB_ID" in os.environ:
@@ -118,25 +110,10 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
     from dp_prior.run.evaluate import evaluate_checkpoint
 
     for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
-        verdict = ""
-        if stored is not None:
-            verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
-            verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
+        if stored is None:
+            verdict = ""
+        elif now == stored:
+            verdict = f"  equal to the stored {stored:.6g}"
+        else:
+            verdict = f"  differs from the stored {stored:.6g} by {abs(now - stored):.1g}"
         echo(f"{name:<40} {now:.6g}{verdict}")
-
-
-@click.command(cls=ResumableCommand, section="Share", example="dp-prior checkpoints push runs/mine --repo me/mine")
-@modules_option
-@click.argument("run", type=PATH)
-@click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
-@click.option(
-    "--wait", "limit_s", default=3600.0, show_default=True, type=FiniteRange(min=0), help="Seconds to keep trying."
-)
-def push(run: Path, repo: str | None, limit_s: float) -> None:
-    """Upload the checkpoints in the outbox of a run."""
-    from dp_prior.run.exit_file import UNAVAILABLE
-    from dp_prior.run.push import push_run
-
-    missing = push_run(run, repo, limit_s, report=echo)
-    if missing:
-        sys.exit(UNAVAILABLE)

@@ -11,9 +11,9 @@ from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from dp_prior.config.annotations import Members
 from dp_prior.config.errors import PartError, short
-from dp_prior.config.late import checked, imported
+from dp_prior.config.late import checked
 from dp_prior.config.record import Config
-from dp_prior.files.entry_points import entry_points, families, loaded, source_of
+from dp_prior.files.entry_points import entry_points, families, imported, loaded, source_of
 
 
 def family(
@@ -169,7 +169,8 @@ class _Family(Members):
 
     def _complete(self, record: type[Config]) -> None:
         """Give a record the attributes of the base that it lacks."""
-        for name, value in {} if self._base is None else vars(self._base).items():
+        inherited = {} if self._base is None else vars(self._base)
+        for name, value in inherited.items():
             if not name.startswith("_") and name not in record.model_fields and not hasattr(record, name):
                 setattr(record, name, value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from dp_prior.config.annotations import Placed
 from dp_prior.config.record import Config
+from dp_prior.files.entry_points import imported
 
 
 def late(place: str) -> Any:
@@ -22,12 +22,6 @@ def late(place: str) -> Any:
     Errors read as for the record itself, and the JSON Schema of `json_schema` is equal.
     """
     return Annotated[Config, _Late(place)]
-
-
-def imported(place: str) -> type[Config]:
-    """The record at a place, whose module this imports."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def checked(validator: SchemaValidator, value: Any, info: ValidationInfo) -> Any:

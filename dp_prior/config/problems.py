@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import TypeAdapter
 
@@ -12,6 +14,7 @@ from dp_prior.config.annotations import Record, can_be_joined, child, families_i
 from dp_prior.config.errors import key_text, short
 from dp_prior.config.origins import unknown_type
 from dp_prior.files.entry_points import missing_plugins
+from dp_prior.files.json_text import readable_json
 
 
 def describe(cls: type[Record], data: Any, problem: Any, origins: dict[str, str]) -> tuple[list[str | int], list[str]]:
@@ -55,7 +58,7 @@ def _lines(
     origins: dict[str, str],
 ) -> list[str]:
     kind, value = problem["type"], problem.get("input")
-    where, value_text = ".".join(path) or "the file", "null" if value is None else short(value)
+    where, value_text = ".".join(path) or "the file", json_text(value)
     if kind == "value_error":
         lines = str(problem["ctx"]["error"]).splitlines()
         return [f"{where}: {line}" if path else line for line in lines]
@@ -69,11 +72,34 @@ def _lines(
         return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
     if kind == "union_tag_invalid":
         tag = value.get("type") if isinstance(value, dict) else value
-        advice = f"{short(tag)} is not known; expected one of {_tags(annotation)}{_remark_on_import(tag, annotation)}"
+        advice = f"{json_text(tag)} is not known; expected one of {_tags(annotation)}{_hint(tag, annotation)}"
         return [f"{where}.type: {unknown_type(tag, origins) or advice}"]
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return [f"{where}: input should be an object; found {value_text}{_meant(annotation, where, value)}"]
+    if kind in ("literal_error", "bool_type", "bool_parsing") and (values := _values(problem, annotation)):
+        listed = " or ".join(map(readable_json, values))
+        return [f"{where}: input should be {listed}; found {value_text}{_nearest_value(value, values)}"]
     return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {value_text}"]
+
+
+def _values(problem: Any, annotation: Any) -> list[Any]:
+    """The values that a setting admits, of which pydantic lists literals as Python text, "'a', 'b' or False"; an empty
+    list for members of an Enum."""
+    first, _, last = problem.get("ctx", {}).get("expected", "True or False").rpartition(" or ")
+    try:
+        values = ast.literal_eval(f"[{first}, {last}]" if first else f"[{last}]")
+    except SyntaxError:
+        return []
+    admitted = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return [*values, None] if type(None) in get_args(admitted) else values
+
+
+def _nearest_value(value: Any, values: Sequence[Any]) -> str:
+    """A hint at the listed value that resembles a value; empty if none does."""
+    texts = {readable_json(listed).strip('"'): readable_json(listed) for listed in values}
+    text = json_text(value).strip('"')
+    close = [name for name in texts if is_misspelled(text, name)] or difflib.get_close_matches(text, texts, 1, 0.5)
+    return f". Did you mean {texts[close[0]]}?" if close else ""
 
 
 def _meant(annotation: Any, where: str, value: Any) -> str:
@@ -88,20 +114,31 @@ def _meant(annotation: Any, where: str, value: Any) -> str:
         name, field = fields[0]
         with contextlib.suppress(ValueError):
             TypeAdapter(field.rebuild_annotation()).validate_python(value, strict=True)
-            return f". Did you mean {where}.{name} = {short(value)}?"
+            return f". Did you mean {where}.{name} = {json_text(value)}?"
     return ""
 
 
 def _tags(annotation: Any) -> str:
-    return ", ".join(map(repr, kinds_in(annotation)))
+    return ", ".join(map(readable_json, kinds_in(annotation)))
 
 
-def _remark_on_import(tag: Any, annotation: Any) -> str:
-    """A hint about --import, for a type that resembles none of ours: perhaps the user's own, not imported."""
+def _hint(tag: Any, annotation: Any) -> str:
+    """A hint at the type that resembles an unknown one, or at --import: perhaps the user's own, not imported."""
     if remedy := missing_plugins():
         return f". {remedy}"
-    is_typo = difflib.get_close_matches(str(tag), kinds_in(annotation), n=1)
-    return "; a part of your own needs --import MODULE" if can_be_joined(annotation) and not is_typo else ""
+    kinds = kinds_in(annotation)
+    is_typo = difflib.get_close_matches(str(tag), kinds, n=1)
+    is_own = can_be_joined(annotation) and not is_typo
+    return "; a part of your own needs --import MODULE" if is_own else _nearest_value(tag, kinds)
+
+
+def json_text(value: Any) -> str:
+    """Write a value as in the file, cut where it is long; a value that JSON lacks as Python does."""
+    try:
+        text = readable_json(value)
+    except (TypeError, ValueError):
+        return short(value)
+    return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
 
 
 def _nearest(cls: type[Record], record: type[Record] | None, path: list[str]) -> str:

@@ -19,7 +19,7 @@ from dp_prior.files.regular_files import expanded
 FRAME_CACHE = """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or
 below ~/.cache where that is read-only."""
 VERIFY = """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of
-local files and frame caches. Embeddings are hashed only if their first start asked for it."""
+local files and caches. Embeddings are hashed only if their first start asked for it."""
 MANIFEST_PLACE = """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null
 puts it in the run directory."""
 
@@ -46,6 +46,9 @@ class DataRecord(Config):
     """
 
     provides: ClassVar[str]
+
+    _n_processes: int = 1
+    """Processes of the training on this machine; see `beside`."""
 
     @model_validator(mode="after")
     def _fill_batch_size(self) -> Self:
@@ -79,6 +82,12 @@ class DataRecord(Config):
             DataError, UnreadableError: they cannot be downloaded.
         """
         return self
+
+    def beside(self, n_processes: int) -> Self:
+        """The record for each of several processes of this machine, which share its memory."""
+        record = self.model_copy()
+        record._n_processes = n_processes
+        return record
 
     def followed(self) -> frozenset[str]:
         """Names of the evaluators whose measurements decide how often samples are drawn."""

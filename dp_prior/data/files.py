@@ -44,6 +44,12 @@ MOST_CHUNK_BYTES = 1 << 30
 DEFLATE_RATIO, LARGEST_RATIO = 1100, 50_000
 """Bounds on what a byte decodes to: deflate reaches 1032; bzip2, the worst, about 45,000."""
 
+GROUPS_OF_PROCESS, CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Where Linux lists the control groups of a process, and keeps their limits."""
+
+GROUP_LIMITS = {"": "memory.max", "memory": "memory.limit_in_bytes"}
+"""The file of a limit by the controller of its group, which version 2 leaves out."""
+
 _POINTER = b"version https://git-lfs.github.com/spec/"
 
 SLACK = 64 << 20
@@ -58,11 +64,6 @@ def raise_refusal(path: Path | str, error: Exception) -> None:
     if code in SYSTEM_REFUSALS:
         lock = "; another process holds its lock, as HDF5 does while it writes" if code == errno.EAGAIN else ""
         raise UnreadableError(code, f"cannot be read now: {os.strerror(code)}{lock}", str(path)) from error
-
-
-def raise_error(error: OSError) -> None:
-    """For `os.walk`, which passes over folders that it cannot list unless told otherwise."""
-    raise error
 
 
 @contextlib.contextmanager
@@ -166,14 +167,25 @@ def check_count(where: Path | str, count: int, noun: str) -> None:
 
 
 def memory_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Memory of this machine, which its processes share; less where a container or a scheduler's job is limited."""
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_group_limits()])
+
+
+def _group_limits() -> Iterator[int]:
+    """The limits of memory of the control groups around this process."""
+    with contextlib.suppress(OSError):
+        for line in GROUPS_OF_PROCESS.read_text().splitlines():
+            _, controller, place = line.split(":", 2)
+            for group in Path(controller, place.lstrip("/"), "limit").parents:
+                with contextlib.suppress(OSError, ValueError, KeyError):  # no such file, or "max"
+                    yield int((CONTROL_GROUPS / group / GROUP_LIMITS[controller]).read_text())
 
 
 def free_memory_bytes() -> int:
     """Memory that processes of this machine can still take; where the system does not say, all of it."""
     with contextlib.suppress(OSError, StopIteration, ValueError), open("/proc/meminfo") as lines:
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+        line = next(line for line in lines if line.startswith("MemAvailable"))
+        return min(memory_bytes(), 1024 * int(line.split()[1]))
     return memory_bytes()
 
 

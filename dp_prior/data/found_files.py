@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError, MissingError
-from dp_prior.data.files import raise_error, reading
+from dp_prior.data.files import reading
 from dp_prior.data.remote_files import RemoteFile, reached
 from dp_prior.files.left_behind import left_behind
 from dp_prior.files.regular_files import check_regular, open_regular
@@ -19,6 +19,11 @@ PARALLEL_FILES = 32
 """Headers that are read at the same time: on a remote store latency dominates."""
 
 T = TypeVar("T")
+
+
+def raise_error(error: OSError) -> None:
+    """For `os.walk`, which passes over folders that it cannot list unless told otherwise."""
+    raise error
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class _PageHeader(NamedTuple):
 
 
 def _page_header(file: BinaryIO, place: int) -> _PageHeader:
-    """What the struct PageHeader at a place says."""
+    """Decode the struct PageHeader at a place."""
     for length in _PAGE_HEADERS:
         file.seek(place)
         reader = _Reader(file.read(length))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import torch
 from pydantic import Field
 
-from dp_prior.data.errors import DataError
 from dp_prior.data.samples.loader import Loader
 from dp_prior.data.samples.order import Order
 from dp_prior.data.samples.over_columns import Samples
@@ -41,15 +40,16 @@ class SplitData:
     """A checked data set, split into parts. Methods that most data sets share have their usual answer here.
 
     Attributes:
-        noun, title: what is divided, and the data set as a whole, in words.
+        noun, title: words for the divided unit, and for the data set as a whole.
         spec: shapes of one sample.
         train, val, test: the samples of each part; val and test may be empty.
         files: of recorded episodes; the manifest notes each file.
         images: the column of each camera or source of pictures; see `build_caches`.
         sets: the data sets that this one is joined from, by name.
+        recorded: `TrajectoriesConfig` of the episodes in the samples; None without episodes, and for several `sets`.
         fingerprint: SHA-256 of the content; asking for it may need the frame caches.
         augment: makes the batch to train on, see `Loader`; None leaves it.
-        few: a sentence about what keeps the number of training samples low; empty if nothing does.
+        shortage: why there are few training samples, a sentence for errors; empty without a reason.
     """
 
     noun: ClassVar[str] = "sample"
@@ -63,8 +63,9 @@ class SplitData:
     files: Sequence[Path] = ()
     images: Mapping[str, ImageColumn] = {}
     sets: Mapping[str, SplitData] = {}
+    recorded: Any = None
     augment: Callable[[Batch, Randomness], Batch] | None = None
-    few: str = ""
+    shortage: str = ""
 
     def statistics(self) -> Mapping[str, Statistics]:
         """Statistics over the training samples by key, of those that a normalizer is fitted to; none by default."""
@@ -92,7 +93,7 @@ class SplitData:
             rank=rank,
             world_size=world_size,
             device=device,
-            few=self.few and f"{self.few}. ",
+            shortage=self.shortage and f"{self.shortage}. ",
             global_batch_size=global_batch_size,
         )
 
@@ -117,7 +118,7 @@ class SplitData:
         return {column.cache.directory for column in self.images.values()}
 
     def to(self, device: torch.device | str) -> Self:
-        """Have columns on the training device that the record lets move there; by default all stay."""
+        """Move columns to the training device, if the record allows it; by default all stay."""
         return self
 
     def sizes(self) -> dict[str, int]:
@@ -127,14 +128,6 @@ class SplitData:
     def recorded_at(self, part: str, sample: int) -> tuple[int, int] | None:
         """Episode and step of the newest observation of a sample of a part; None where samples are no moments."""
         return None
-
-    def whole_episodes(self, action: Any = None) -> Any:
-        """The recorded episodes, see `WholeEpisodes`.
-
-        Raises:
-            DataError: the samples are of no recorded episodes, or of those of several `sets`.
-        """
-        raise DataError(self.title, ["are no recorded episodes of one data set, which a replay needs"])
 
     def document(self) -> dict[str, Any]:
         """The identity of these data, to be stored with a run."""
@@ -154,7 +147,7 @@ class SplitData:
         return [] if len(self.val) else [f"no {self.noun} is left to validate on: val metrics will be missing"]
 
     def facts(self) -> dict[str, str]:
-        """Shapes of what a sample holds, for notebooks."""
+        """Shapes of a sample, for notebooks."""
         conditions = {key: f"{self.spec.kind(key)} {shape}" for key, shape in self.spec.cond_shapes.items()}
         return {"x": f"{self.spec.x_shape}", **conditions}
 

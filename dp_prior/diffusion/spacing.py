@@ -61,7 +61,8 @@ def _ddim(table: NoiseTable, steps: int) -> list[int]:
     strides = {-(-len(table) // stride): stride for stride in range(len(table), 0, -1)}  # by the steps they give
     if steps in strides:
         return list(range(0, len(table), strides[steps]))
-    nearest = sorted(sorted(sorted(strides), key=lambda count: abs(count - steps))[:2])
+    by_distance = sorted(sorted(strides), key=lambda count: abs(count - steps))
+    nearest = sorted(by_distance[:2])
     raise ValueError(
         f"spacing 'ddim' needs a whole stride, and none gives {steps} of {len(table)} timesteps; "
         f"use {' or '.join(map(str, nearest))} steps, or spacing 'trailing'"
@@ -72,7 +73,11 @@ def _karras(table: NoiseTable, steps: int) -> list[int]:
     noise = [math.exp(-half_log_snr) for half_log_snr in table.half_log_snr]
     low, high = noise[0] ** (1 / 7), min(noise[-1], KARRAS_SIGMA_MAX) ** (1 / 7)
     sigmas = [(low + i / max(steps - 1, 1) * (high - low)) ** 7 for i in range(steps)]
-    return _distinct([min(range(len(noise)), key=lambda t: abs(math.log(noise[t] / w))) for w in sigmas], len(table))
+
+    def nearest(sigma: float) -> int:
+        return min(range(len(noise)), key=lambda t: abs(math.log(noise[t] / sigma)))
+
+    return _distinct([nearest(sigma) for sigma in sigmas], len(table))
 
 
 def _sections(trained: int, counts: tuple[int, ...]) -> list[int]:

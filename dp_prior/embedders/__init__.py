@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dp_prior.config import Config, family
+from dp_prior.config import family
 
 EmbedderConfig = family(
     "embedders",
@@ -50,18 +50,3 @@ class Embedder(Protocol):
         Raises:
             ValueError: the model reads no frames.
         """
-
-
-def named(name: str) -> Config:
-    """The record of a model: `hashed` or `hashed:DIMENSION`, otherwise a local folder or user/name[@revision].
-
-    Raises:
-        ConfigError: the dimension is out of range.
-    """
-    from dp_prior.embedders.hashed import HashedConfig
-    from dp_prior.embedders.transformers import TransformersConfig
-
-    kind, _, dimension = name.partition(":")
-    if kind == "hashed":
-        return HashedConfig.from_json(f'{{"dimension": {dimension or 64}}}', source=name)
-    return TransformersConfig(model=name)

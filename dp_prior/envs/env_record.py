@@ -6,14 +6,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dp_prior.config import Config
 from dp_prior.envs.vector import VectorEnv
+
+Expert = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Acts in place of a policy, from any state that the policy reached: maps the observations of one episode by key to the
+action (A,). A pure function."""
 
 
 class EnvRecord(Config):
     """An environment for rollouts. A member of the family has a `type`, `n_envs`, `max_steps`, and `create`, which
-    makes a `VectorEnv`; `expert` gives an expert for demonstrations. A record of another package that does not extend
-    this class gets the missing attributes."""
+    makes a `VectorEnv`; `expert` creates its `Expert`, where the environment has one. A record of another package that
+    does not extend this class gets the missing attributes."""
 
     score_range: ClassVar[Any] = (-math.inf, math.inf)
     """Least and greatest score of an episode, to which confidence intervals are clipped."""

@@ -63,11 +63,3 @@ def differences(stored: Mapping[str, Any], present: Mapping[str, Any]) -> Iterat
             yield f"{name} {before.get(name, 'missing')} against {after.get(name, 'missing')}"
     if stored["start"] != present["start"] and stored["seed"] == present["seed"]:
         yield f"the start of seed {stored['seed']}"
-
-
-def is_fingerprint(value: Any) -> bool:
-    """Whether stored JSON is a fingerprint."""
-    if not isinstance(value, dict) or not isinstance(value.get("packages"), dict):
-        return False
-    texts = [*value["packages"].values(), value.get("start")]
-    return all(isinstance(text, str) for text in texts) and type(value.get("seed")) is int

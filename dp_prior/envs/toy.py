@@ -12,8 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.expert import Expert
+from dp_prior.envs.env_record import EnvRecord, Expert
 from dp_prior.envs.vector import EnvStep, check_actions, check_seeds, check_starts
 
 _REACH = 0.1  # the goal is reached from this distance

@@ -58,7 +58,7 @@ class VectorEnv(Protocol):
     """Whether the caller uses the pictures after the next reset and steps, which the caller sets. Otherwise pictures of
     an earlier step may be returned, and no pictures after a reset, so that no camera is drawn between two predictions.
     Other observations are always up to date, since they show the motion of an episode. An environment may also have
-    `n_filmed`, which the caller sets: so many first rows have new pictures after every step."""
+    `n_filmed`, which the caller sets: the first N rows have new pictures after every step."""
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         """Start one episode per seed, at most `n_envs`; each seed is a row until the next reset."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -33,6 +33,8 @@ from dp_prior.tracking.metric_names import Metric
 
 if TYPE_CHECKING:
     from dp_prior.evaluation.open_loop import OpenLoop
+
+Table = list[dict[str, Any]]
 
 log = logging.getLogger(__name__)
 
@@ -183,18 +185,9 @@ class ActionErrorEvaluator(HeldOutEvaluator):
                     result.metrics[f"{name}/{name_of_error}{kind}[steps={steps}]"] = value
             quartile = lower_quartile(error[:, executed], recorded[:, executed], mask[:, executed])
             result.metrics[f"{name}/lower_quartile[steps={steps}]"] = quartile
-            by_index = {key: errors.mean(-1).sum(0) / counts for key, errors in values.items()}
-            index_table = result.tables[f"{name}/by_index[steps={steps}]"] = []
-            for index, count in enumerate(counts):
-                line = {"index": index, "executed": first <= index < executed.stop, "n": int(count)}
-                index_table.append(line | {key: float(means[index]) for key, means in by_index.items()})
-            n = counts[executed].sum()
-            by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in values.items()}
+            result.tables[f"{name}/by_index[steps={steps}]"] = _by_index(values, counts, executed)
             names = model.spec.names_inside("x")
-            dimension_table = result.tables[f"{name}/by_dimension[steps={steps}]"] = []
-            for number in range(error.shape[-1]):
-                line = {"dimension": number, **({"name": names[number]} if names else {})}
-                dimension_table.append(line | {key: float(means[number]) for key, means in by_dimension.items()})
+            result.tables[f"{name}/by_dimension[steps={steps}]"] = _by_dimension(values, counts, executed, names)
         if self.config.shown and self.output_dir is not None:
             sampler = with_steps(model.sampler, self.config.eval_timesteps[0])
             result.arrays[f"{name.rpartition('/')[2]}_chunks"] = self._chunks(model, sampler, ranks)
@@ -263,7 +256,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         return OpenLoop(title, real.numpy()[:, :width], predicted[:, :width], names, every)
 
     def _pictures(self, policy: Any, run: range) -> Iterator[np.ndarray]:
-        """What the cameras saw at each sample; nothing, one pixel high, without cameras."""
+        """Pictures of the cameras at each sample; an empty picture, one pixel high, without cameras."""
         keys = policy.spec.cameras
         if not keys:
             yield from np.full((len(run), 1, 1, 3), 255, np.uint8)
@@ -321,6 +314,27 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         recorded = torch.where(batch.mask[..., None], shown(batch.x), torch.nan)[:, None]
         drawn = dealt(moments * config.draws, config.batch_size, ranks, sample, like=recorded[:0, 0])
         return torch.cat([recorded, drawn.unflatten(0, (moments, config.draws))], dim=1).cpu().numpy()
+
+
+def _by_index(errors: dict[str, Tensor], counts: Tensor, executed: slice) -> Table:
+    """Mean errors at each index of the horizon. Args: errors: (n, horizon, D) by name; counts: (horizon,) real ones."""
+    means = {name: values.mean(-1).sum(0) / counts for name, values in errors.items()}
+    table = []
+    for index, count in enumerate(counts):
+        row = {"index": index, "executed": executed.start <= index < executed.stop, "n": int(count)}
+        table.append(row | {name: float(mean[index]) for name, mean in means.items()})
+    return table
+
+
+def _by_dimension(errors: dict[str, Tensor], counts: Tensor, executed: slice, names: Sequence[str]) -> Table:
+    """Mean errors of the executed actions in each dimension. Args: names: of the dimensions; empty without names."""
+    count = counts[executed].sum()
+    means = {name: values[:, executed].sum((0, 1)) / count for name, values in errors.items()}
+    table = []
+    for number in range(len(next(iter(means.values())))):
+        row = {"dimension": number, "name": names[number]} if names else {"dimension": number}
+        table.append(row | {name: float(mean[number]) for name, mean in means.items()})
+    return table
 
 
 def _small(frames: np.ndarray) -> np.ndarray:

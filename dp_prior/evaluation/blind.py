@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.tensors.batch import SEEN, UNMEASURED, Spec
+from dp_prior.tensors.batch import SENSED, UNMEASURED, Spec
 
 GREY = 128
 
-BLINDED = ("vector", "text", *SEEN)
+BLINDED = ("vector", "text", *SENSED)
 """Kinds that can be taken away."""
 
 
@@ -33,7 +33,7 @@ def blinded(obs: Mapping[str, np.ndarray], policy: Any, keys: Sequence[str]) -> 
 
 
 def _constant(policy: Any, key: str, obs: Mapping[str, np.ndarray]) -> np.ndarray:
-    if policy.spec.kind(key) in SEEN:
+    if policy.spec.kind(key) in SENSED:
         return np.full_like(obs[key], {"image": GREY, "depth": UNMEASURED, "points": np.nan}[policy.spec.kind(key)])
     mean, layout = policy.normalizer.get_buffer(f"{key}/mean"), policy.spec.layout(key)
     mean = (mean if layout is None else layout.decode(mean)).cpu().numpy()

@@ -35,7 +35,7 @@ def save_png(path: Path | BinaryIO, image: np.ndarray) -> None:
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """As `save_png`, but durably and creating the folder; replaces an existing file."""
+    """Save a PNG durably, create the folder, and replace an existing file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         save_png(temporary, image)

@@ -44,15 +44,6 @@ class OpenLoop:
     every: int
 
 
-def can_film() -> bool:
-    """Whether the packages that a film needs are installed."""
-    try:
-        import_film_packages()
-    except ImportError:
-        return False
-    return True
-
-
 def import_film_packages() -> None:
     """Import what writes a film. Raises ImportError, which names the extra."""
     import_av()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +47,7 @@ class RolloutEvaluator(WritingEvaluator):
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
         is_written = self.writes(ranks)
-        with closing(self._open(policy, ranks, config.n_episodes)) as env:
+        with closing(self.open(policy, ranks, config.n_episodes)) as env:
             world = fingerprint(config.env, env, config.first_seed) if is_written else None
             is_filmed = is_written and config.filmed > 0
             film = Film(self.file(progress, ".mp4"), config.filmed, env.fps) if is_filmed else None
@@ -70,33 +69,7 @@ class RolloutEvaluator(WritingEvaluator):
         self.report(replace(result, environment=world), progress, ranks)
         return result
 
-    @contextmanager
-    def playing(self, policy: Any) -> Iterator[Callable[[range], list[dict[str, Any]]]]:
-        """An open environment, as a function from episodes to their rows of `by_seed`; nothing is filmed or written.
-
-        A row also has the executed `actions` (steps, A).
-
-        Args:
-            policy: in evaluation mode; one of this process, or an export.
-
-        Raises:
-            ValueError, RuntimeError: see `run`.
-        """
-        with closing(self._open(policy, None, self.config.env.n_envs)) as env:
-            rollouts = Rollouts(self.config, env, policy)
-
-            def play(episodes: range) -> list[dict[str, Any]]:
-                lines = []
-                for start in range(0, len(episodes), env.n_envs):
-                    executed: list[np.ndarray] = []
-                    table = self._table(rollouts.run(episodes[start : start + env.n_envs], keep=executed.append))
-                    paths = np.stack(executed, axis=1)
-                    lines += [{**row, "actions": path[: row["steps"]]} for row, path in zip(table, paths, strict=True)]
-                return lines
-
-            yield play
-
-    def _table(self, rows: np.ndarray) -> list[dict[str, Any]]:
+    def table(self, rows: np.ndarray) -> list[dict[str, Any]]:
         """A line for each episode, see `Rollouts.columns`."""
         return [
             {
@@ -127,7 +100,7 @@ class RolloutEvaluator(WritingEvaluator):
         )
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
         labels = [name for name in ("stage", "instruction") if any(rows[name])]
-        table = self._table(rows)
+        table = self.table(rows)
         for line, row in zip(table, rows, strict=True):
             line.update({name: str(row[name]) for name in labels})
         motion = motion_table(names, rows["motion"])
@@ -143,7 +116,7 @@ class RolloutEvaluator(WritingEvaluator):
             result.tables[f"{config.name}/by_instruction"] = by_instruction
         return result
 
-    def _open(self, policy: Any, ranks: ReducingRanks | None, n_rows: int) -> VectorEnv:
+    def open(self, policy: Any, ranks: ReducingRanks | None, n_rows: int) -> VectorEnv:
         """The environment with at most `n_rows` rows, in this process or divided among workers."""
         env, workers = self.config.env, self.config.workers
         env = env.model_copy(update={"n_envs": min(env.n_envs, n_rows)})

@@ -33,8 +33,8 @@ def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | N
     if not len(samples):
         where = "the data" if data_set is None else f"data set {data_set!r}"
         problem = f"evaluator {evaluator!r} measures the {split} part of {where}, which is empty"
-        remedy = 'give it a share in data.split, or remove the evaluator ("evaluate": [] for no evaluator at all); '
-        remedy += "a command takes another part with --split"
+        remedy = "give it a share in data.split, a larger one if the data are few, or remove the evaluator "
+        remedy += '("evaluate": [] for no evaluator at all); a command takes another part with --split'
         raise ConfigError("data.split", [f"{problem}; {remedy}"])
     return samples
 

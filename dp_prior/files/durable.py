@@ -6,7 +6,6 @@ Always in this order: write under a temporary name, sync the data, rename, sync 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import io
 import os
@@ -24,7 +23,6 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """A full disk, quota or file."""
 
 _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # network and user-space file systems
-_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -243,27 +241,3 @@ def sync_directory(path: Path) -> None:
             raise _naming(path, error) from error
     finally:
         os.close(descriptor)
-
-
-def exchange(first: Path, second: Path) -> None:
-    """Swap two names in one file system: atomically where supported, otherwise with a moment without `second`.
-
-    Raises:
-        OSError: the swap failed, and both names are unchanged.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "renameat2"):
-        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
-        if libc.renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), swap) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in _NO_EXCHANGE:
-            raise OSError(code, os.strerror(code), str(first), None, str(second))
-    spare = temporary_beside(second)
-    os.rename(second, spare)
-    try:
-        os.rename(first, second)
-    except OSError:
-        os.rename(spare, second)
-        raise
-    os.rename(spare, first)

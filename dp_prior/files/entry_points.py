@@ -45,6 +45,12 @@ class EntryPoint(NamedTuple):
         return loaded_object
 
 
+def imported(place: str) -> Any:
+    """The object at a place `module:name`, whose module this imports."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def entry_points(group: str, **criteria: str) -> list[EntryPoint]:
     """The entry points of a group, without the prefix, in the order of their names.
 
@@ -69,7 +75,7 @@ def missing_plugins() -> str:
 
 
 def source_of(entry: EntryPoint) -> str:
-    """What an error calls an entry point."""
+    """Name an entry point in an error."""
     return f"entry point {entry.name!r} of group {entry.group!r} ({entry.value})"
 
 
@@ -97,8 +103,8 @@ def ask(question: str, *facts: Any) -> Any:
 
 
 def misplaced(path: Any, expected: str) -> str:
-    """What to name instead of a path at which there is no `configuration` or `checkpoint`: a sentence after a full stop
-    and a space, or an empty text."""
+    """Suggest another path, where there is no `configuration` or `checkpoint` at one: a sentence after a full stop and
+    a space, or an empty text."""
     advice = ask("misplaced", path, expected)
     return f". {advice}" if advice else ""
 
@@ -130,8 +136,7 @@ class InstalledPoints:
 
     def select(self, **criteria: str) -> list[EntryPoint]:
         """The entry points with these fields."""
-        fields = criteria.items()
-        return [point for point in self._points if fields <= point._asdict().items()]
+        return [point for point in self._points if all(getattr(point, key) == criteria[key] for key in criteria)]
 
 
 @functools.cache
@@ -146,13 +151,16 @@ def _installed() -> InstalledPoints:
     packages: set[str] = set()
     for folder in folders:
         with contextlib.suppress(OSError, ValueError):  # it is missing, unreadable, or no name of a folder
-            for name in os.listdir(folder):
-                stem, ending = os.path.splitext(name.lower())
-                package = re.sub(r"[-_.]+", "_", stem.partition("-")[0])
-                if ending in (".dist-info", ".egg-info") and package not in packages:  # the first on the path counts
+            for name in filter(_is_metadata, os.listdir(folder)):
+                package = re.sub(r"[-_.]+", "_", os.path.splitext(name.lower())[0].partition("-")[0])
+                if package not in packages:  # the first on the path counts
                     packages.add(package)
                     points += _points_in(f"{folder}/{name}/entry_points.txt")
     return InstalledPoints(points)
+
+
+def _is_metadata(name: str) -> bool:
+    return name.lower().endswith((".dist-info", ".egg-info"))
 
 
 def _points_in(path: str) -> Iterator[EntryPoint]:

@@ -6,6 +6,7 @@ URL may hold a password; a false positive costs a few letters of a message, a fa
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping
@@ -77,6 +78,19 @@ def without_password(url: str) -> str:
 def is_secret_name(name: str) -> bool:
     """Whether the name of a field suggests a secret."""
     return re.search(rf"(?i){SECRET_NAME}$", name) is not None
+
+
+def duration(seconds: float) -> str:
+    """A time for people, of two units at most: `45 s`, `12 min`, `3 h 20 min`, `2 d 3 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{math.ceil(seconds)} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"
 
 
 def facts_table(title: str, facts: Mapping[str, Any]) -> str:

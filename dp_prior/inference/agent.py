@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_prior.inference.chunking import MergeConfig, Policy, Prefix, check_unfinished, held
+from dp_prior.inference.chunking import MergeConfig, Policy, Prefix, held
 from dp_prior.inference.instructions import Instructions
 from dp_prior.inference.plans import Plans
 from dp_prior.tensors.observations import check_obs, policy_reads
@@ -125,3 +125,28 @@ class Agent(ChunkBroker):
         row = torch.zeros(1, dtype=torch.int64, device="cpu")
         self._plans.predict({key: torch.from_numpy(value)[None] for key, value in obs.items()}, row)
         return [self._plans.next()[0].numpy() for _ in range(self.n_action_steps)]
+
+
+def check_unfinished(policy: Policy, unfinished: np.ndarray, delay: int) -> None:
+    """Whether one robot's unfinished chunk and its delay fit the policy.
+
+    Args:
+        unfinished: (n, action_dim), see `next_chunk`.
+
+    Raises:
+        ValueError: it has a wrong shape or is not finite, or the delay leaves nothing to execute.
+    """
+    past, (horizon, action_dim) = policy.n_obs_steps - 1, policy.spec.x_shape
+    if not 0 <= delay < horizon - past:
+        raise ValueError(
+            f"delay is {delay}, but a chunk has {horizon - past} actions from the present on; expected 0 to "
+            f"{horizon - past - 1}, so that one is left to execute"
+        )
+    fits = unfinished.ndim == 2 and past + delay <= len(unfinished) <= horizon and unfinished.shape[1] == action_dim
+    if not fits:
+        raise ValueError(
+            f"the unfinished chunk has shape {unfinished.shape}; expected (n, {action_dim}) with n from {past + delay} "
+            f"(n_obs_steps - 1 + delay) to {horizon} (horizon)"
+        )
+    if not np.isfinite(unfinished).all():
+        raise ValueError("the unfinished chunk holds a number that is not finite; give the actions as executed")

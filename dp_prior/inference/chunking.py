@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -203,31 +202,6 @@ def next_chunk(
     if merge is not None and merge.continues and unfinished is not None:
         how = merge.continued(how, policy, unfinished, delay)
     return policy.draw(obs, random, how)
-
-
-def check_unfinished(policy: Policy, unfinished: np.ndarray, delay: int) -> None:
-    """Whether one robot's unfinished chunk and its delay fit the policy.
-
-    Args:
-        unfinished: (n, action_dim), see `next_chunk`.
-
-    Raises:
-        ValueError: it has a wrong shape or is not finite, or the delay leaves nothing to execute.
-    """
-    past, (horizon, action_dim) = policy.n_obs_steps - 1, policy.spec.x_shape
-    if not 0 <= delay < horizon - past:
-        raise ValueError(
-            f"delay is {delay}, but a chunk has {horizon - past} actions from the present on; expected 0 to "
-            f"{horizon - past - 1}, so that one is left to execute"
-        )
-    fits = unfinished.ndim == 2 and past + delay <= len(unfinished) <= horizon and unfinished.shape[1] == action_dim
-    if not fits:
-        raise ValueError(
-            f"the unfinished chunk has shape {unfinished.shape}; expected (n, {action_dim}) with n from {past + delay} "
-            f"(n_obs_steps - 1 + delay) to {horizon} (horizon)"
-        )
-    if not np.isfinite(unfinished).all():
-        raise ValueError("the unfinished chunk holds a number that is not finite; give the actions as executed")
 
 
 def held(chunk: Tensor, horizon: int) -> Tensor:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-from collections.abc import Callable, Iterator
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import (
@@ -22,17 +20,20 @@ from accelerate.utils import (
 )
 
 from dp_prior.config import ConfigError
-from dp_prior.files.left_behind import left_behind
 from dp_prior.job.launcher import MARKS
-from dp_prior.job.stop import Stop, StoppedEarly
+from dp_prior.job.stop import Stop
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from dp_prior.job.meeting import Meeting
 
 _SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"))
 """Set by `accelerate launch` where its options or its configuration file ask to divide a model among ranks."""
 
 _MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """By which ranks find each other."""
+
+_MARGIN_S = 15.0
+"""By which torch's limits are longer than ours, so that the heartbeats, or the meeting, name the cause."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def make_accelerator(
     """The accelerator of this process, set up so that no rank overwrites another's buffers.
 
     Args:
-        timeout_s: limit of a collective; the library's own limit is a little longer, so that heartbeats name the cause.
+        timeout_s: limit of a collective, and of the meeting of the ranks.
         stop: a request ends the meeting of the ranks; None for a meeting that only an exception ends.
 
     Raises:
@@ -57,14 +58,15 @@ def make_accelerator(
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
     mixed = "no" if precision == "fp32" else precision
     AcceleratorState._reset_state()  # accelerate keeps one precision per process; the process group stays
-    limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
+    limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + _MARGIN_S))
     try:
         launched = launched_ranks()
         # By default DDP changes the layout of its buckets after the first step of every process. With three or more
         # ranks a gradient's place in the bucket determines the order of summation, so a resumed run would differ by
         # rounding.
         layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
-        with _meeting(stop or Stop()):
+        is_alone = not parse_choice_from_env("WORLD_SIZE", "")
+        with contextlib.nullcontext() if is_alone else meeting(limit, stop or Stop()).connecting():
             accelerator = Accelerator(
                 mixed_precision=mixed,
                 kwargs_handlers=[DistributedDataParallelKwargs(**layout), limit],
@@ -100,37 +102,16 @@ def launch_marks() -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def meet(connect: Callable[[], T], stop: Stop) -> T:
-    """Return the result of `connect`, which waits for all ranks; a stop request leaves it behind.
+def meeting(limit: InitProcessGroupKwargs | None, stop: Stop) -> Meeting:
+    """The meeting of the ranks that a launcher has started.
 
-    Raises:
-        ConfigError: the port is taken.
-        RankLostError: the ranks did not meet.
-        StoppedEarly: a stop was requested before they met.
+    Args:
+        limit: of torch, as `make_accelerator` sets it; None for the library's.
     """
+    from dp_prior.job.meeting import Meeting
 
-    def look() -> None:
-        if stop.is_asked():
-            raise StoppedEarly(stop.reason, get_int_from_env(["RANK"], 0))
-
-    try:
-        return left_behind(connect, look)
-    except RuntimeError as error:
-        from dp_prior.job.launch_faults import apart
-
-        torch_message = " ".join(str(error).partition("Exception raised from")[0].split())
-        raise apart(torch_message, _variables()) from error
-
-
-@contextlib.contextmanager
-def _meeting(stop: Stop) -> Iterator[None]:
-    """Inside, `init_process_group`, which accelerate calls and which answers no signal, is called by `meet`."""
-    connect = dist.init_process_group
-    dist.init_process_group = lambda *arguments, **options: meet(lambda: connect(*arguments, **options), stop)
-    try:
-        yield
-    finally:
-        dist.init_process_group = connect
+    limit_s = (limit or InitProcessGroupKwargs()).timeout.total_seconds() - _MARGIN_S
+    return Meeting(_variables(), limit_s, stop)
 
 
 def _variables() -> dict[str, str]:

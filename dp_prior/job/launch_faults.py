@@ -43,10 +43,10 @@ def unconnected(launched: int, n_processes: int) -> ConfigError:
     )
 
 
-def apart(torch_message: str, variables: Mapping[str, str]) -> ConfigError | RankLostError:
-    """The error of a rank that does not meet the others, of torch's words."""
+def apart(reason: str, variables: Mapping[str, str]) -> ConfigError | RankLostError:
+    """The error of a rank that does not meet the others, for a reason in one line, such as torch's words."""
     rank, size, host, port = (variables[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    if "EADDRINUSE" in torch_message:
+    if "EADDRINUSE" in reason:
         problem = f"MASTER_PORT is {port}, which another process of this machine uses; give all ranks a free one"
         return ConfigError("the launcher", [problem])
     who = f"rank {rank} of {size} did not meet the others at {host}:{port} (MASTER_ADDR, MASTER_PORT)"
@@ -54,8 +54,8 @@ def apart(torch_message: str, variables: Mapping[str, str]) -> ConfigError | Ran
         "Start all ranks, rank 0 at that address, and on a port that no other program uses; GLOO_SOCKET_IFNAME and "
         "NCCL_SOCKET_IFNAME, where they are set, name a network interface"
     )
-    reason = shorten(torch_message, 400, placeholder=" ...").rstrip(".")
-    return RankLostError(Verdict(int(rank or 0), LOST, f"{who}: {reason}. {advice}"))
+    cause = shorten(reason, 400, placeholder=" ...").rstrip(".?!")
+    return RankLostError(Verdict(int(rank or 0), LOST, f"{who}: {cause}. {advice}"))
 
 
 def divided_models(variables: Iterable[str]) -> ConfigError:

@@ -26,7 +26,7 @@ GRACE_ALONE_S = 600.0  # of the only process, for which no other one waits
 MARKS = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 """Variables that torchrun, `accelerate launch` and `notebook_launcher` set for the processes which they start."""
 
-_LAUNCHERS = (
+LAUNCHERS = (
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
     *("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
 )
@@ -56,7 +56,7 @@ def lineage(environment: Mapping[str, str]) -> list[int]:
         for ancestor in process.parents():
             ids.append(ancestor.pid)
             command = ancestor.cmdline()
-            is_known = _program(command) in _LAUNCHERS
+            is_known = program_of(command) in LAUNCHERS
             if is_known or not marks <= ancestor.environ().keys():
                 is_launcher = is_known or _is_python(command)
                 may_begin_sessions = is_known or "TORCHELASTIC_RUN_ID" in marks
@@ -89,7 +89,7 @@ def _is_python(command: Sequence[str]) -> bool:
     return bool(command) and PurePath(command[0]).name.lower().startswith("python")
 
 
-def _program(command: Sequence[str]) -> str:
+def program_of(command: Sequence[str]) -> str:
     """The name of the script or the module that a command line runs by Python; "" for another one."""
     words = iter(command[1:] if _is_python(command) else ())
     for word in words:

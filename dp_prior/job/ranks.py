@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +21,7 @@ from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 from dp_prior.files.left_behind import left_behind
-from dp_prior.job.accelerator import meet
+from dp_prior.job.accelerator import meeting
 from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.work import Work
 
@@ -38,6 +39,7 @@ class Ranks:
         accelerator: provides autocast, gradient exchange and loss scaler to the training step.
         process_index, num_processes, is_main_process, device: named as in accelerate, so that functions of ranks also
             accept an `Accelerator`.
+        num_local_processes: ranks of this machine, this one included.
         stop: the stop request of this process.
         work: how much of an evaluation is done; a trainer shows it with its tracker, on the main rank.
     """
@@ -48,13 +50,18 @@ class Ranks:
         self.is_main_process, self.device = accelerator.is_main_process, accelerator.device
         self.stop = stop or Stop()
         self.work = Work()
-        self._hosts = meet(self._connect, self.stop) if self.num_processes > 1 else None
+        self.num_local_processes = 1
+        self._hosts: dist.ProcessGroup | None = None
         self._heartbeat: Heartbeat | None = None
+        if self.num_processes > 1:
+            meeting(accelerator.init_handler, self.stop).join(self._connect)
 
-    def _connect(self) -> dist.ProcessGroup:
-        """Connect the devices by a first collective, as NCCL does late, and create the gloo group of the hosts."""
+    def _connect(self) -> None:
+        """Connect the devices by a first collective, as NCCL does late, and the hosts by a gloo group."""
         dist.all_reduce(torch.zeros((), device=self.device))
-        return dist.new_group(backend="gloo")
+        self._hosts = dist.new_group(backend="gloo")
+        machine = platform.node()
+        self.num_local_processes = self.tell_all(machine).count(machine)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -155,12 +162,15 @@ class Ranks:
             self.meet()
             broadcast_object_list(outcome)
         result, kind, message = outcome
-        if kind is not None:
-            raise cause or self._relayed(kind.__new__(kind, message))
-        return result
+        if kind is None:
+            return result
+        if cause is None:
+            cause = kind.__new__(kind, message)
+            cause.is_relayed = True  # this rank's command does not print the main rank's message again
+        raise cause
 
     def decide_unless_stopped(self, choose: Callable[[], T], patience_s: float | None = None) -> T:
-        """As `decide`; if the main rank is asked to stop meanwhile, all ranks end.
+        """Decide like `decide`; if the main rank is asked to stop meanwhile, all ranks end.
 
         Args:
             choose: raises StoppedEarly then, see `Stop.leaving`.
@@ -189,14 +199,8 @@ class Ranks:
         """
         return left_behind(work, self.check_before_training)
 
-    @staticmethod
-    def _relayed(error: Exception) -> Exception:
-        """The main rank's error, marked so that this rank's command does not print the same message again."""
-        error.is_relayed = True
-        return error
-
     def on_main(self, work: Callable[[], T]) -> T | None:
-        """As `decide`, for a result that stays on the main rank; None on other ranks."""
+        """Run `work` on the main rank and return its result there, None on other ranks; raises errors like `decide`."""
         done: list[T] = []
         self.decide(lambda: done.append(work()))
         return done[0] if done else None

@@ -47,7 +47,7 @@ class Convolution(nn.Module):
         raise NotImplementedError
 
     def one_product(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The same as one matrix product."""
+        """Compute the convolution as one matrix product."""
         raise NotImplementedError
 
     def way(self, x: Tensor) -> Way:

@@ -7,6 +7,8 @@ besides the listed ones. Nothing is written or deleted through a symbolic link.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import re
 import shutil
@@ -29,12 +31,15 @@ from dp_prior.checkpoints.format import (
     read_manifest,
 )
 from dp_prior.checkpoints.store import INDEX, Saved
-from dp_prior.files.durable import exchange, replace_file, sync_directory, temporary_directory, try_writing
+from dp_prior.files.durable import replace_file, sync_directory, temporary_directory, try_writing
 from dp_prior.files.regular_files import expanded, read_object, read_small
+from dp_prior.files.temporary import temporary_beside
 from dp_prior.places.saver import PROBLEM, Saver, SaverRecord
 from dp_prior.places.source import is_intact
 
 NAME_FIELDS = ("step", "samples_seen", "metric")
+
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
 
 
 class LocalSaverConfig(SaverRecord):
@@ -229,3 +234,27 @@ def _run_of(copy: Path) -> str | None:
     """The run directory that the configuration in a copy names; None for a configuration without one."""
     tracker = read_object(copy / CONFIG).get("tracker")
     return tracker.get("data_path") if isinstance(tracker, dict) else None
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Swap two names in one file system: atomically where supported, otherwise with a moment without `second`.
+
+    Raises:
+        OSError: the swap failed, and both names are unchanged.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
+        if libc.renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), swap) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in _NO_EXCHANGE:
+            raise OSError(code, os.strerror(code), str(first), None, str(second))
+    spare = temporary_beside(second)
+    os.rename(second, spare)
+    try:
+        os.rename(first, second)
+    except OSError:
+        os.rename(spare, second)
+        raise
+    os.rename(spare, first)

@@ -69,7 +69,7 @@ class RemoteResumeConfig(Config):
         return without_password(reference)
 
     def recall(self, directory: Path) -> str:
-        """As for `LocalResumeConfig`, but opens no socket and so does not know whether the place has a checkpoint.
+        """See `LocalResumeConfig`; opens no socket and so does not know whether the place has a checkpoint.
 
         Before `config.json` exists the run has not begun, and its checkpoints may be half of an interrupted copy.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -49,11 +50,11 @@ class Services:
 
 
 def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
-    """The configuration with recorded data on this machine, those of the Hub at the commit that the run began with.
+    """Download recorded data, from the Hub at the commit with which the run began; returns the local configuration.
 
     Raises:
-        DataError, UnreadableError: they cannot be downloaded.
-        StoppedEarly: a stop was requested before they were.
+        DataError, UnreadableError: the data cannot be downloaded.
+        StoppedEarly: a stop was requested during the download.
     """
     data, settings = config.data, config.data.model_dump(mode="json")
     stored = pinned_commits(read_object(config.tracker.directory / CONFIG).get("data"), settings)
@@ -69,7 +70,7 @@ def check_files(integrity: Integrity | JointIntegrity, config: TrainConfig, rank
     """Compare the files of the data with their manifest on the main rank; see `Integrity.check`.
 
     Raises:
-        StoppedEarly: a stop was requested before they were.
+        StoppedEarly: a stop was requested during the comparison.
     """
     patience_s = PATIENCE * config.train.dist_timeout
     ranks.decide_unless_stopped(lambda: ranks.stop.leaving(integrity.check), patience_s)
@@ -96,10 +97,9 @@ class Assembly:
     ):
         """
         Args:
-            report: prints a line; None for a run that is silent, on the console too.
-            directory: takes the place of the run directory that the configuration names.
-            weights: of the checkpoint that `config` was stored in; they bound the size of the model, see
-                `build_bounded`.
+            report: prints a line; None for a run that prints nothing.
+            directory: replaces the run directory of the configuration.
+            weights: of the checkpoint that holds `config`; they bound the size of the model, see `build_bounded`.
         """
         self.directory = directory or config.tracker.directory
         config = with_local_data(config, ranks)
@@ -112,7 +112,7 @@ class Assembly:
         self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
         self.integrity = config.data.integrity(self.directory)
         check_files(self.integrity, config, ranks)
-        self.data = ranks.unless_stopped(config.open_data)
+        self.data = ranks.unless_stopped(partial(config.open_data, ranks.num_local_processes))
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = _built(partial(config.task.create, self.data.spec), weights)
         self.data.build_caches(self.report, ranks.check_before_training)
@@ -216,8 +216,7 @@ class Assembly:
             raise OtherRunError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
-        """Report how the documents of a checkpoint differ from those of this run; see `check_changes`. All ranks call
-        it."""
+        """Report how a checkpoint's documents differ from this run's; see `check_changes`. A collective."""
         from dp_prior.run.changes import check_changes
 
         batch, versions = self.loader.global_batch_size, library_versions()
@@ -226,10 +225,10 @@ class Assembly:
             self.report(f"  changed       {line}")
 
     def check_same_data(self) -> None:
-        """Compare the content of the data on all ranks, which each reads on its own machine. All ranks call it.
+        """Check that all ranks read the same data, each on its own machine. A collective.
 
         Raises:
-            DataError: on all ranks, if they differ.
+            DataError: on all ranks, for different data.
         """
         digest = hashlib.sha256(self.data.fingerprint.encode()).digest()[:6]  # as a float64 holds it
         prints = self.ranks.exchange(int.from_bytes(digest, "big"))[:, 0].tolist()
@@ -246,9 +245,20 @@ class Assembly:
 
 
 def _built(create: Callable[[], Any], weights: Iterable[Tensor] | None) -> Any:
-    """Create a model. Stored weights, where given, bound its size; see `build_bounded`."""
+    """Create a model. Stored weights, where given, bound its size; see `build_bounded`.
+
+    Raises:
+        ConfigError: this machine has not enough memory for its weights.
+    """
     if weights is None:
-        return create()
+        try:
+            return create()
+        except RuntimeError as error:
+            size = re.search(r"tried to allocate (\d+) bytes", str(error))  # torch has no class for it on a CPU
+            if size is None:
+                raise
+            problem = f"a tensor of the network has {int(size[1]):,} bytes, for which this machine has no memory"
+            raise ConfigError("task", [f"{problem}; make the network smaller"]) from error
     from dp_prior.tasks.bounded import build_bounded
 
     return build_bounded(create, weights)

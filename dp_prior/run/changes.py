@@ -70,8 +70,10 @@ def check_changes(
             lines.append(line + (", allowed" if kind in REFUSED_CHANGES else ""))
 
     old = now[CONFIG] if before[CONFIG] == now[CONFIG] else completed(before[CONFIG])
-    for key, was, becomes in differences(flat(old), flat(now[CONFIG])):
-        if key != "description" and not key.startswith(ORIGINS):
+    settings = flat(old), flat(now[CONFIG])
+    consequences = _consequences(*settings)
+    for key, was, becomes in differences(*settings):
+        if key not in consequences and not key.startswith(ORIGINS):
             see(key, was, becomes, kind_of(key))
     was, becomes = before[DATA]["fingerprint"], now[DATA]["fingerprint"]
     rows_were, rows = before[DATA].get("rows"), now[DATA].get("rows")
@@ -98,6 +100,14 @@ def check_changes(
         )
         raise OtherRunError("the checkpoint is of another run", list(refused.values()), advice=advice)
     return lines
+
+
+def _consequences(*settings: Mapping[str, Any]) -> set[str]:
+    """Settings whose change says nothing, or only what the change of another setting says."""
+    keys = {"description", "train.shard_optimizer"}  # train.shard says the same
+    if all(values.get("data.batch_size") == values.get("data.global_batch_size") for values in settings):
+        keys.add("data.batch_size")  # it was omitted in both
+    return keys
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:

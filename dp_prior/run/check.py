@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.diffusion.table import NoiseTable
+from dp_prior.files.printable import duration
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from dp_prior.places.saver import PROBLEM
@@ -27,6 +27,7 @@ from dp_prior.run.directory import RunDirectory
 from dp_prior.run.memory import check_room, memory_row
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, initialise, recalled
+from dp_prior.run.written_names import check_names
 from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tensors.batch import Batch
 from dp_prior.tensors.randomness import Randomness
@@ -70,6 +71,8 @@ def check(
     ranks.decide(RunDirectory(directory).try_writing)
     config = with_local_data(config, ranks)
     source = ranks.decide(lambda: recalled(config.tracker.load, directory, resume))
+    if source is None:
+        check_names(config)
     check_files(config.data.integrity(directory), config, ranks)
     trial = config.model_copy(
         update={
@@ -192,16 +195,3 @@ def time_of_training(config: TrainConfig, trainer: PolicyTrainer, start: Progres
             f'train.save_every is {config.train.save_every}; set it, for example, to {{"minutes": 10}}'
         )
     return lines
-
-
-def duration(seconds: float) -> str:
-    """A time for people, of two units at most: `45 s`, `12 min`, `3 h 20 min`, `2 d 3 h`."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{math.ceil(seconds)} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    hours = round(minutes / 60)
-    return f"{hours // 24} d {hours % 24} h"

@@ -85,8 +85,10 @@ class TrainConfig(Config):
         """Whether there is a setting at a dotted path, whatever the types of the records on the way."""
         annotations: list[Any] = [cls]
         for key in path.split("."):
-            rooms = [room for annotation in annotations for room in records_in(annotation) or [annotation]]
-            annotations = [below for room in rooms if (below := child(room, key)) is not None]
+            below = []
+            for annotation in annotations:
+                below += [child(record, key) for record in records_in(annotation) or [annotation]]
+            annotations = [annotation for annotation in below if annotation is not None]
         return bool(annotations)
 
     @classmethod
@@ -104,14 +106,17 @@ class TrainConfig(Config):
         if isinstance(train, dict) and isinstance(train.get("optimizer"), dict):
             train["optimizer"].setdefault("type", "adamw")
 
-    def open_data(self) -> SplitData:
+    def open_data(self, n_processes: int = 1) -> SplitData:
         """Open the data that the task learns from.
+
+        Args:
+            n_processes: of this machine that do so.
 
         Raises:
             DataError: the data cannot be trained on.
         """
         with self.explaining_missing_data():
-            return self.task.open(self.data)
+            return self.task.open(self.data.beside(n_processes))
 
     @contextlib.contextmanager
     def explaining_missing_data(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a run says of itself: the description of a shipped file only if the run has the settings of that file."""
+"""Descriptions of runs: the description of a shipped file stays only with the settings of that file."""
 
 from __future__ import annotations
 

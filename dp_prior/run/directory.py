@@ -10,7 +10,6 @@ from pathlib import Path
 
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.errors import CheckpointError
-from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.checkpoints.run_lock import LOCK, HeldDirectory, unwritable
 from dp_prior.data.errors import UnreadableError
 from dp_prior.files.durable import try_writing
@@ -77,11 +76,3 @@ class RunDirectory(HeldDirectory):
             if explained is error:
                 raise
             raise explained from error
-
-
-def refuse_checkpoint(directory: Path) -> None:
-    """Raises FileNotFoundError if `directory` is a checkpoint or export, whose files must not change, and not a run."""
-    if (directory / MANIFEST).is_file():
-        parent = directory.resolve().parent
-        remedy = f"name its run, {parent.parent}" if parent.name == "checkpoints" else "name the run it is of"
-        raise FileNotFoundError(f"{directory} is a checkpoint, not a run; {remedy}")

@@ -48,8 +48,8 @@ def is_measured(parts: Assembly, best: Path) -> bool:
 
 
 def deliver(parts: Assembly, tracker: Tracker, best: Path, ending: str) -> None:
-    """Tell the reports that the run ends, unless none is wanted, and pass the best checkpoint and the result to the
-    savers. Both may be repeated; whatever goes wrong with a report, the run has its result.
+    """Write the report, if `tracker.report` asks for it, and pass the best checkpoint and the result to the savers.
+    Both may be repeated; a report that fails leaves the result as it is.
 
     Args:
         ending: state of the run in a report.
@@ -57,11 +57,12 @@ def deliver(parts: Assembly, tracker: Tracker, best: Path, ending: str) -> None:
     if not parts.ranks.is_main_process:
         return
     with parts.ranks.busy():
-        if parts.config.tracker.report and (remedy := missing_plugins()):
-            parts.report(f"warning: no report was written. {remedy}")
-        for write_report in listeners("reports") if parts.config.tracker.report else ():
-            with _optional(parts, "warning: no report was written", Exception):  # of drawing libraries, a full disk
-                write_report(parts.directory, ending)
+        if parts.config.tracker.report:
+            if remedy := missing_plugins():
+                parts.report(f"warning: no report was written. {remedy}")
+            for write_report in listeners("reports"):
+                with _optional(parts, "warning: no report was written", Exception):  # of drawing libraries, a full disk
+                    write_report(parts.directory, ending)
         tracker.complete(best, *shown_on_card(parts.directory, best))
 
 
@@ -76,7 +77,7 @@ def pass_on_latest(parts: Assembly, services: Services) -> None:
 
 @contextlib.contextmanager
 def _optional(parts: Assembly, failure: str, *errors: type[Exception]) -> Iterator[None]:
-    """Inside, errors of these types are reported, and the run has its result without."""
+    """Inside, errors of these types are reported and end nothing else."""
     try:
         yield
     except errors as error:

@@ -120,10 +120,12 @@ class ExitFile:
                     self._write({"reason": reason, "code": code, "message": message, **facts})
 
     def fail(self, error: BaseException) -> None:
-        """Write the error that ended the run; nothing if the directory belongs to another process."""
+        """Write the error that ended the run; nothing if the directory belongs to another process. The message of an
+        early stop then names the checkpoint at which the run resumes."""
         if isinstance(error, StoppedEarly):
-            reason, code = classify(error)
-            self.end(reason, code, str(error), rank=error.rank, stopped_by=error.reason)
+            if durable := self._durable():
+                error.args = (f"{error}: {durable['checkpoint']}",)
+            self.end(*classify(error), str(error), rank=error.rank, stopped_by=error.reason)
         elif not isinstance(error, LockedError):
             self.lose(explain(error, self.rank))
 

@@ -1,8 +1,9 @@
-"""What a training keeps in the memory of each rank, for each `train.shard`, and whether the device has so much."""
+"""Memory of a training on each rank, for each `train.shard`, and whether the device has as much."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,8 @@ from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.data.files import memory_bytes
+from dp_prior.files.entry_points import ask
+from dp_prior.job.ranks import Ranks
 from dp_prior.run.assembly import Assembly
 from dp_prior.training.optimizer import AdamW
 from dp_prior.training.shards import owners
@@ -68,7 +71,7 @@ def planned(model: nn.Module, local: nn.Module, optimizer: AdamW, n_averages: in
 
 
 def memory_row(model: nn.Module, trainer: PolicyTrainer) -> str:
-    """What each rank keeps, and would keep with another `train.shard`."""
+    """Memory of each rank, now and with another `train.shard`."""
     n_ranks, shard = trainer.ranks.num_processes, trainer.config.shard or WHOLE
     plans = planned(model, trainer.local, trainer.optimizer, len(trainer.averages), n_ranks)
     row = f"{plans[shard]}; activations come on top"
@@ -82,24 +85,26 @@ def memory_row(model: nn.Module, trainer: PolicyTrainer) -> str:
 
 
 def check_room(config: TrainingConfig, parts: Assembly) -> None:
-    """Raises ConfigError if a device has less memory than a training keeps there. Allocates nothing."""
-    ranks, optimizer = parts.ranks, config.optimizer.create(parts.model)
-    plans = planned(parts.model, parts.model, optimizer, len(config.ema), ranks.num_processes)
-    shard, room = config.shard or WHOLE, device_memory(ranks.device)
-    if plans[shard].total <= room:
+    """Raises ConfigError if a device has less memory than its ranks keep there. Allocates nothing."""
+    ranks, optimizer, shard = parts.ranks, config.optimizer.create(parts.model), config.shard or WHOLE
+    plans_of = partial(planned, parts.model, parts.model, optimizer, len(config.ema))
+    n_sharing, room = shared_memory(ranks)
+    plan = plans_of(ranks.num_processes)[shard]
+    if n_sharing * plan.total <= room:
         return
-    problem = f"{plans[shard]}, without activations, but {ranks.device} has {amount(room)} for a rank"
-    fitting = [name for name, plan in plans.items() if plan.total <= room and ranks.num_processes > 1]
-    remedies = [f"set train.shard to {name!r}, {amount(plans[name].total)} a rank" for name in fitting[:1]]
-    remedy = ", ".join([*remedies, "start more ranks with train.shard 'model'", "or make the network smaller"])
-    raise ConfigError("train", [f"does not fit: {problem}; {remedy}"])
+    place = f"{ranks.device} has {amount(room)} for a rank"
+    if n_sharing > 1:
+        place = f"the {n_sharing} ranks of this machine share {amount(room)}"
+    remedies = ask("memory_remedies", plans_of, shard, ranks, n_sharing, room) or ()
+    remedy = ", or ".join([*remedies, "make the network smaller"])
+    raise ConfigError("train", [f"does not fit: {plan}, without activations, but {place}; {remedy}"])
 
 
-def device_memory(device: torch.device) -> int:
-    """Bytes of an accelerator, or of this machine."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return memory_bytes()
+def shared_memory(ranks: Ranks) -> tuple[int, int]:
+    """(ranks that share it, bytes) of the accelerator of this rank, or of this machine."""
+    if ranks.device.type == "cuda":
+        return 1, torch.cuda.get_device_properties(ranks.device).total_memory
+    return ranks.num_local_processes, memory_bytes()
 
 
 def amount(n_bytes: int) -> str:

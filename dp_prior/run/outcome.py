@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """What `best` is, for people."""
+        """Describe `best` in words."""
         return "best checkpoint" if self.is_measured else "newest checkpoint"
 
     @property

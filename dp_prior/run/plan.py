@@ -42,7 +42,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         f"{ranks} x {parts.ranks.device.type}",
         "compile": trainer.compilation,
         "optimizer": "; ".join(filter(None, [_tuned(trainer.optimizer), str(trainer.shards)])),
-        "batch": batch_line(loader, config.data.step_size),
+        "batch": batch_line(loader, config),
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
         f"{trainer.total_samples / len(loader):.1f} epochs",
         "evaluate": "; ".join(f"{evaluator.name} every {evaluator.every}" for evaluator in config.evaluate),
@@ -61,16 +61,13 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
     return "\n".join(rows)
 
 
-def batch_line(loader: Loader, step_size: int | None) -> str:
-    """Describe the sizes of a step, as `64 = 16 a micro-batch x 2 summed x 2 ranks`.
-
-    Args:
-        step_size: `data.global_batch_size`.
-    """
+def batch_line(loader: Loader, config: TrainConfig) -> str:
+    """Describe the sizes of a step, as `64 = 16 a micro-batch x 2 summed x 2 ranks`."""
     total, ranks = loader.global_batch_size, f"{loader.world_size} rank" + "s" * (loader.world_size > 1)
     is_even = loader.batch_size * loader.accumulation * loader.world_size == total
     size = f"{loader.batch_size}" if is_even else f"{loader.batch_size} or {loader.batch_size - 1}"
-    others = "" if step_size is None else f"; {total} on any number of ranks"
+    fits_one = config.train.accumulation > 1 and config.data.batch_size != total  # see `batch_warnings`
+    others = "" if config.data.step_size is None or fits_one else f"; {total} on any number of ranks that divides it"
     return f"{total} = {size} a micro-batch x {loader.accumulation} summed x {ranks}{others}"
 
 

@@ -48,17 +48,17 @@ def train(
 ) -> Outcome:
     """Train what a configuration describes, from the newest checkpoint of its run directory to the end of its budget.
 
-    An interrupt (Ctrl-C, or that of a notebook's kernel) ends training after its step: all is saved, the outcome is
-    `stopped`, and the same call goes on. A second one raises KeyboardInterrupt.
+    An interrupt (Ctrl-C, or one of a notebook's kernel) ends training after its step: the run is saved, the outcome is
+    `stopped`, and the same call resumes the run. A second interrupt raises KeyboardInterrupt.
 
     Args:
-        config: a record, its fields by name as JSON has them, or a JSON file.
-        resume: "never" refuses to go on, "must" refuses to begin anew.
-        report: receives the lines of the plan and of warnings; None for a run that is silent, on the console too.
+        config: a record, its fields by name as in JSON, or the path of a JSON file.
+        resume: "never" refuses to resume, "must" refuses to start without a checkpoint.
+        report: receives the lines of the plan and of warnings; None for a run that prints nothing.
 
     Raises:
         ConfigError: the configuration cannot be used; one line per fault.
-        DataError, CheckpointError, RuntimeError: as a run of the command ends with; `exit.json` holds the reason.
+        DataError, CheckpointError, RuntimeError: the run failed; `exit.json` holds the reason.
     """
     if isinstance(config, str | Path):
         config = TrainConfig.from_json_path(config)
@@ -83,8 +83,8 @@ class Run:
     def __init__(self, config: TrainConfig, *, report: Callable[[str], None] | None, stop: Stop | None = None):
         """
         Args:
-            report: prints a line; None for a run that is silent, on the console too.
-            stop: set by the caller, see `stop_requests`; None to watch signals and the launcher while the run works.
+            report: prints a line; None for a run that prints nothing.
+            stop: set by the caller, see `stop_requests`; None to watch signals and the launcher during the run.
         """
         self._begun = time.time()
         config = truly_described(config)
@@ -158,9 +158,9 @@ class Run:
                 snapshot = read_checkpoint(checkpoint)
                 parts.restore(trainer, snapshot, allow_changes)
                 inherited = snapshot.documents.get(IDENTITY)
-        news = ranks.decide(parts.exits.begin)
-        if news is not None:
-            parts.report(f"  before        {news}")
+        previous_ending = ranks.decide(parts.exits.begin)
+        if previous_ending is not None:
+            parts.report(f"  before        {previous_ending}")
         self._identify(trainer, inherited)
         ranks.decide(lambda: parts.integrity.note(parts.data.files))
         ranks.decide(lambda: replace_file(parts.directory / CONFIG, parts.config.to_json().encode()))
@@ -172,9 +172,9 @@ class Run:
         Args:
             inherited: the identity in the checkpoint.
         """
-        parts, asked = self.parts, self.parts.config.tracker
+        parts, config = self.parts, self.parts.config.tracker
         identity = parts.ranks.decide(
-            lambda: claim_identity(parts.directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited)
+            lambda: claim_identity(parts.directory, run_id=config.run_id, name=config.run_name, inherited=inherited)
         )
         trainer.documents[IDENTITY] = asdict(identity)
         settings = {**trainer.documents[CONFIG], "accelerate": parts.ranks.facts}
@@ -187,8 +187,8 @@ class Run:
         """Measure the best weights, deliver them, and close the services.
 
         Args:
-            is_complete: whether there was nothing left to train.
-            end: when the tracker has to be done, in seconds since the epoch.
+            is_complete: whether this call had nothing to train.
+            end: time limit of the tracker, in seconds since the epoch.
         """
         parts, ranks, store, stop = self.parts, self.parts.ranks, services.store, self.parts.ranks.stop
         is_stopped = not trainer.is_done or trainer.unmeasured is not None
@@ -221,15 +221,15 @@ class Run:
 
     def _record(self, outcome: Outcome, tracker: Tracker) -> None:
         """Write how the run ended to `exit.json`."""
-        words = f"{outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"
+        summary = f"{outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"
         if outcome.diverged_at is not None:
-            words += f"; the training loss diverged at step {outcome.diverged_at:,}"
+            summary += f"; the training loss diverged at step {outcome.diverged_at:,}"
         if outcome.status == "stopped":
             rank = self.parts.ranks.stop.rank
-            self.parts.exits.end("preempted", STOPPED, words, rank=rank, stopped_by=outcome.stopped_by)
+            self.parts.exits.end("preempted", STOPPED, summary, rank=rank, stopped_by=outcome.stopped_by)
         else:
-            owed = {UNDELIVERED: True} if tracker.has_failed_savers else {}
-            self.parts.exits.end(outcome.status, DONE, words, **owed)
+            undelivered = {UNDELIVERED: True} if tracker.has_failed_savers else {}
+            self.parts.exits.end(outcome.status, DONE, summary, **undelivered)
 
 
 def _diverged(step: int | None, best: Path | None) -> DivergedError:

@@ -24,10 +24,10 @@ Resume = Literal["auto", "never", "must"]
 def find_checkpoint(
     load: ResumeConfig, store: CheckpointStore, resume: Resume, report: Callable[[str], None], stop: Stop
 ) -> Path | None:
-    """The checkpoint to resume from, None for a fresh start. Call this function on the main rank only, because it
-    renames damaged checkpoints.
+    """Find the checkpoint to resume from; None for a fresh start. For the main rank only: damaged checkpoints are
+    renamed.
 
-    A run that has begun goes on from its own newest checkpoint, not from the one that `load` names.
+    A run's own newest checkpoint takes precedence over `load`.
 
     Raises:
         StoppedEarly: a stop was requested during a download.
@@ -54,17 +54,31 @@ def find_checkpoint(
 
 
 def check_start(config: TrainConfig, directory: Path, resume: Resume) -> None:
-    """Raises ConfigError as `recalled` does, and the errors of `resolve` if `train.init_from` of a new run is a path.
-    Opens no socket."""
+    """Check, without the network, that a run can begin or resume.
+
+    Raises:
+        ConfigError: see `recalled`; names of a new run cannot be written, see `check_names`.
+        FileNotFoundError, CheckpointError: there is no checkpoint at the path `train.init_from`; see `resolve`.
+    """
+    if recalled(config.tracker.load, directory, resume) is not None:
+        return
+    reports = (evaluator.name for evaluator in (*config.evaluate, *config.test))
+    names = [*reports, *config.train.ema, *config.data.recorded_sets()]
+    are_plain = all(name.isascii() and name.isidentifier() for name in names)
+    # Names of most runs are plain and differ by more than case: they load no rules about disks.
+    if config.tracker.save or not are_plain or len({*map(str.lower, names)}) < len(names):
+        from dp_prior.run.written_names import check_names
+
+        check_names(config)
     source = TransferConfig.of(config.train.init_from)
-    if recalled(config.tracker.load, directory, resume) is None and source is not None and "://" not in source.path:
+    if source is not None and "://" not in source.path:
         from dp_prior.places.reference import resolve
 
         resolve(source.path, whole=False)
 
 
 def recalled(load: ResumeConfig, directory: Path, resume: Resume) -> str | None:
-    """The reference that a run would resume from, None for a fresh start; opens no socket.
+    """Name the checkpoint that a run would resume from, without the network; None for a fresh start.
 
     Raises:
         ConfigError: `resume` is never and there is a checkpoint, or must and there is none.

@@ -1,4 +1,4 @@
-"""What the plan of a run warns of: settings that contradict the budget, the data, the robots or the processor."""
+"""Warnings in the plan of a run: settings that contradict the budget, the data, the robots or the processor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dp_prior.run.config import TrainConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
-from dp_prior.training.measure import foretold
+from dp_prior.training.measure import evaluator_warnings
 from dp_prior.training.trainer import PolicyTrainer
 
 MANY_EPOCHS, HIGH_RATE = 1000, 0.1
@@ -43,7 +43,7 @@ def plan_warnings(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer) 
         *camera_warnings(config),
         *cloud_warnings(parts),
         *precision_warnings(parts, trainer),
-        *foretold([*parts.evaluators, *parts.tests], parts.ranks),
+        *evaluator_warnings([*parts.evaluators, *parts.tests], parts.ranks),
     ]
 
 

@@ -179,9 +179,9 @@ class DistilledPolicy(DiffusionPolicy):
         return super().train(mode)
 
     @torch.no_grad()
-    def taught(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor]:
+    def training_target(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor]:
         """Where the teacher leads x_t, and the noise that makes the same x_t of it; both (B, horizon, action_dim)."""
-        x_0, process = self.inside(batch.x, batch.cond), self.process
+        x_0, process = self.diffused(batch.x, batch.cond), self.process
         t, _ = process.timesteps.draw(random.stream("timestep"), batch.positions)
         alpha, sigma = process.levels[:2, t, None, None]
         x_t = alpha * x_0 + sigma * random.stream("noise").normal(*x_0.shape[1:])

@@ -147,7 +147,7 @@ class ImageConditions(nn.Module):
         return torch.cat(parts, dim=1) if parts else torch.zeros(0)
 
     def unpack(self, packed: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What `forward` packed -> (B, N, D) tokens, and (B, H, W, C) the enlarged image of lower resolution."""
+        """Unpack the result of `forward`: (B, N, D) tokens, and (B, H, W, C) the enlarged image of lower resolution."""
         count, dim = self.cond_shape
         tokens = packed[:, None, :dim] if count else x_t.new_zeros(len(x_t), 0, dim)
         if self.low_res is None:

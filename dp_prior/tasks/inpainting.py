@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
-from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig
+from dp_prior.networks.backbones.unet1d_local import LocalUNet1DConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.batch import Spec
@@ -161,19 +161,19 @@ class InpaintingPolicy(DiffusionPolicy):
         """(B, H, A + obs_dim) trajectories -> (B, H, A) actions."""
         return super().decode_x(x[..., : self.spec.x_shape[-1]], cond)
 
-    def known_inside(
+    def diffused_known(
         self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """See `DiffusionModel.known_inside`; the first observations are always known."""
+        """See `DiffusionModel.diffused_known`; the first observations are always known."""
         if known is None:
             batch = len(next(iter(cond.values())))
             actions = self.shown.new_zeros(batch, *self.spec.x_shape, dtype=torch.float32)
-            return self.inside(actions, cond), self.shown
-        values, is_known = super().known_inside(known, cond)
+            return self.diffused(actions, cond), self.shown
+        values, is_known = super().diffused_known(known, cond)
         return values, is_known | self.shown
 
-    def weights_inside(self, weights: Tensor) -> Tensor:
-        """See `DiffusionModel.weights_inside`; those of observations are 0."""
+    def diffused_weights(self, weights: Tensor) -> Tensor:
+        """See `DiffusionModel.diffused_weights`; those of observations are 0."""
         return F.pad(weights, (0, self.x_shape[-1] - weights.shape[-1]))
 
     def sample(self, cond: dict[str, Tensor], random: Randomness, draw: Draw = AS_CONFIGURED) -> Tensor:

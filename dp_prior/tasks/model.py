@@ -39,10 +39,15 @@ class DiffusionModel(nn.Module):
     Attributes:
         runtime: maps the tokens of a condition to a faster network than the backbone for sampling, or to None where it
             has none; None for none at all. Installed packages set it on a model that acts, see `Plans`.
-        region: the same in compiled code, for samplers whose `compile` is "auto"; `Plans` sets it on a GPU.
+        encoding: maps normalised observations by key to their tokens as the encoder does, but faster, or to None.
+        sampling: draws the normalised x_0 faster than evaluation by evaluation, from the arguments cond, noise, random
+            and draw of `sample`, normalised; or None.
+        region: as `runtime` in compiled code, for samplers whose `compile` is "auto"; `Plans` sets it on a GPU.
     """
 
     runtime: Callable[[Tensor], Network | None] | None = None
+    encoding: Callable[[dict[str, Tensor]], Tensor | None] | None = None
+    sampling: Callable[[dict[str, Tensor], Tensor, Randomness, Draw], Tensor | None] | None = None
     region: Callable[[Tensor], Network | None] | None = None
 
     def __init__(
@@ -87,7 +92,7 @@ class DiffusionModel(nn.Module):
         """
         cond_random = random.stream("condition") if self.training else None
         with dropout_rows(self, random.stream("dropout")):
-            tokens, (x_0, eps) = self.encode(batch.cond, cond_random), self.taught(batch, random)
+            tokens, (x_0, eps) = self.encode(batch.cond, cond_random), self.training_target(batch, random)
             mask, denominator, positions = batch.mask, batch.denominator, batch.positions
             draws = self.process.config.draws if self.training else 1
             if draws > 1:
@@ -96,10 +101,10 @@ class DiffusionModel(nn.Module):
                 denominator = None if denominator is None else draws * denominator
                 if positions is not None:
                     positions = torch.cat([draws * positions + draw for draw in range(draws)])
-            is_given = self.given(mask, random)
+            is_noise_free = self.noise_free(mask, random)
             with dropout_rows(self, random.stream("dropout")) if draws > 1 else contextlib.nullcontext():
                 return self.process.loss(
-                    self.marked(self.network(tokens, cond_random, in_loss=True), is_given),
+                    self.with_mask(self.network(tokens, cond_random, in_loss=True), is_noise_free),
                     x_0,
                     mask,
                     random,
@@ -108,7 +113,7 @@ class DiffusionModel(nn.Module):
                     positions=positions,
                     self_condition=self_condition,
                     bounds=self.normalizer.bounds("x"),
-                    known=is_given,
+                    known=is_noise_free,
                 )
 
     @torch.no_grad()
@@ -118,7 +123,7 @@ class DiffusionModel(nn.Module):
         Args:
             cond: (B, *shape) by key, data units.
             random: one row per sample; a row's result does not depend on its neighbours.
-            draw: how, in data units; `shown` is that of the model unless given, see `given`.
+            draw: in data units; without `shown` the elements that the model always shows.
 
         Returns:
             (B, *x_shape) float32 in data units.
@@ -128,21 +133,23 @@ class DiffusionModel(nn.Module):
         """
         noise = self.start(self.process.noise(self.x_shape, random))
         noise = noise if draw.noise is None else draw.noise.to(noise)
-        inside = self._inside(draw, cond)
-        x_0 = self.process.sample(self.denoiser(cond, inside), noise, random, inside)
+        diffused_draw = self._diffused_draw(draw, cond)
+        x_0 = None if self.sampling is None else self.sampling(cond, noise, random, diffused_draw)
+        if x_0 is None:
+            x_0 = self.process.sample(self.denoiser(cond, diffused_draw), noise, random, diffused_draw)
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
         return x if draw.known is None else torch.where(draw.known[1], draw.known[0].to(x), x)
 
-    def _inside(self, draw: Draw, cond: dict[str, Tensor]) -> Draw:
-        """The same of the diffused variable, normalised, with a sampler."""
+    def _diffused_draw(self, draw: Draw, cond: dict[str, Tensor]) -> Draw:
+        """Convert a draw from data units to the diffused, normalised variable, with the configured sampler."""
         previous, target = draw.previous, draw.target
         if target is not None:
-            weights = self.weights_inside(target.weights.expand(target.values.shape))
-            target = target._replace(values=self.inside(target.values, cond), weights=weights)
+            weights = self.diffused_weights(target.weights.expand(target.values.shape))
+            target = target._replace(values=self.diffused(target.values, cond), weights=weights)
         return draw._replace(
             sampler=draw.sampler or self.sampler,
-            previous=None if previous is None else self.inside(previous, cond),
-            known=self.known_inside(draw.known, cond),
+            previous=None if previous is None else self.diffused(previous, cond),
+            known=self.diffused_known(draw.known, cond),
             shown=self.shown if draw.shown is None else draw.shown,
             target=target,
         )
@@ -164,7 +171,7 @@ class DiffusionModel(nn.Module):
         Returns:
             (B, *x_shape) about standard normal, where the model fits the data.
         """
-        x_0 = self.inside(x, cond)
+        x_0 = self.diffused(x, cond)
         draw = Draw.of_known(x_0, self.shown)._replace(guidance_scale=guidance_scale)
         return sampler.encode(self.denoiser(cond, draw), x_0, self.process.table)
 
@@ -180,27 +187,27 @@ class DiffusionModel(nn.Module):
         """
         from dp_prior.diffusion.bits_per_dim import bits_per_dim
 
-        x_0 = self.inside(batch.x, batch.cond)
+        x_0 = self.diffused(batch.x, batch.cond)
         denoiser = self.denoiser(batch.cond, Draw.of_known(x_0, self.shown))
         return bits_per_dim(self.process, denoiser, x_0, batch.mask, random, known=self.shown)
 
-    def taught(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor | None]:
-        """The x_0 that the loss teaches, (B, *x_shape) normalised, and the noise that belongs to it; None draws noise.
-        By default the sample itself."""
-        return self.inside(batch.x, batch.cond), None
+    def training_target(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor | None]:
+        """The x_0 to predict, (B, *x_shape) normalised, by default the sample itself, and the noise paired with x_0;
+        None draws noise."""
+        return self.diffused(batch.x, batch.cond), None
 
-    def inside(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape), normalised."""
+    def diffused(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """Encode and normalise x: (B, *spec.x_shape) in data units -> (B, *x_shape)."""
         return self.normalizer.normalize("x", self.encode_x(x, cond))
 
-    def known_inside(
+    def diffused_known(
         self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """`known` of `sample` -> the same for the diffused variable, normalised; it includes all of `shown`."""
+        """Encode and normalise the known elements of a draw; they include all of `shown`."""
         if known is None:
             return None
         values, is_known = known
-        return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape))
+        return self.diffused(values, cond), self.diffused_weights(is_known.expand(values.shape))
 
     def denoiser(self, cond: dict[str, Tensor], draw: Draw = AS_CONFIGURED) -> Denoiser:
         """The model as samplers see it, in normalised units, compiled if a sampler of `draw` says so.
@@ -216,7 +223,7 @@ class DiffusionModel(nn.Module):
         def network(keep: bool) -> Network:
             tokens = self.encode(cond, keep=keep)
             fast = self.region(tokens) if mode == "auto" and self.region is not None else None
-            return compiled(self.marked(fast or self.network(tokens), draw.shown), mode, "sampler.compile")
+            return compiled(self.with_mask(fast or self.network(tokens), draw.shown), mode, "sampler.compile")
 
         return self.process.denoiser(
             network(keep=True),
@@ -225,8 +232,8 @@ class DiffusionModel(nn.Module):
             bounds=self.normalizer.bounds("x"),
         )
 
-    def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
-        """The elements that a loss gives the network without noise: bool, broadcasts against x; None for none.
+    def noise_free(self, mask: Tensor, random: Randomness) -> Tensor | None:
+        """Choose the elements that the network sees without noise in a loss: bool, broadcasts against x; None for none.
 
         Args:
             mask: (B, *x_shape[:-1]) bool, True where x is real.
@@ -234,12 +241,12 @@ class DiffusionModel(nn.Module):
         """
         return self.shown
 
-    def marked(self, network: Network, is_given: Tensor | None) -> Network:
-        """Append the mask of the given elements to networks with such an input; other networks are unchanged."""
+    def with_mask(self, network: Network, is_noise_free: Tensor | None) -> Network:
+        """Append the mask of the noise-free elements to a network with an input for it; others stay unchanged."""
         return network
 
-    def weights_inside(self, weights: Tensor) -> Tensor:
-        """(B, *spec.x_shape) weights, or bool, -> those of the diffused variable; by default the same."""
+    def diffused_weights(self, weights: Tensor) -> Tensor:
+        """Convert weights or bools of x, (B, *spec.x_shape), to the diffused variable; by default unchanged."""
         return weights
 
     @property
@@ -306,15 +313,15 @@ class DiffusionModel(nn.Module):
         return (lambda x_t, t: self.backbone(x_t, t, cond)) if faster is None else faster
 
     def start(self, noise: Tensor) -> Tensor:
-        """(B, *x_shape) standard normal noise -> the normalised start of sampling; by default the noise itself."""
+        """Convert (B, *x_shape) standard normal noise to the start of sampling; by default unchanged."""
         return noise
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape); by default x itself."""
+        """Convert x, (B, *spec.x_shape) in data units, to the diffused variable (B, *x_shape); by default unchanged."""
         return x
 
     def encode_cond(self, cond: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(B, *shape) by key in data units -> what the normalizer sees; by default the same."""
+        """Convert conditions, (B, *shape) by key in data units, for the normalizer; by default unchanged."""
         return cond
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
@@ -335,4 +342,6 @@ class DiffusionModel(nn.Module):
         elif random is not None and self.cond_dropout:
             keep_rows = {key: random.stream(key).uniform() >= share for key, share in self.cond_dropout.items()}
         values = {key: self.normalizer.normalize(key, value) for key, value in self.encode_cond(cond).items()}
-        return self.encoder(values, keep_rows, random)
+        is_plain = self.encoding is not None and random is None and keep_rows is None
+        tokens = self.encoding(values) if is_plain else None
+        return self.encoder(values, keep_rows, random) if tokens is None else tokens

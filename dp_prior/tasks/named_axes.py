@@ -25,6 +25,7 @@ def named_axes(policy: Pretrained, other: Pretrained) -> dict[str, tuple[int, Na
         encoder, read = policy.encoder.encoder_of(key), numbers.get(key, ())
         token += [(key, feature) for feature in encoder.features(read)]
         axes |= {f"encoder.encoders.{index}.{name}": (axis, read) for name, axis in encoder.number_axes.items()}
+    token += policy.encoder.further_features
     shapes = {name: tensor.shape for name, tensor in policy.backbone.state_dict().items()}
     for pattern, (axis, kind) in getattr(policy.backbone, "named_axes", {}).items():
         for name in [name for name in shapes if fnmatchcase(name, pattern)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,39 +56,37 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         return self.table("diffusion policy", facts, self.record.backbone.type)
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
-        """Fit the normalizer; transformed values have statistics of their own, over the windows that are trained on.
+        """Fit the normalizer; values that a transform changes are normalised by the statistics of the changed values.
 
         Raises:
             ConfigError: a rotation is not written in the form that the data name; see `Transforms.form_faults`.
         """
-        transforms = self.transforms
-        if transforms.changes_x or transforms.keys:
-            samples = samples.seeing(transforms.keys | transforms.references)  # no camera frame is read
-            values_by_key: dict[str, list[Tensor]] = {
-                key: [] for key in ["x"] * transforms.changes_x + [*transforms.keys]
-            }
-            newest: list[Tensor] = []
-            references: dict[str, list[Tensor]] = {key: [] for key in transforms.references}
-            count = min(len(samples), MOST_WINDOWS_FITTED)
-            for ids in (torch.arange(count) * len(samples) // count).split(WINDOWS_AT_ONCE):
-                batch = samples.fetch(ids.to(samples.device))
-                if transforms.changes_x:
-                    values_by_key["x"].append(
-                        transforms.encode(batch.x, batch.cond)[batch.mask]
-                    )  # (valid positions, A)
-                encoded = transforms.encode_obs(batch.cond)
-                for key in transforms.keys:
-                    values_by_key[key].append(encoded[key].flatten(0, 1))
-                newest.append(batch.x[:, self.n_obs_steps - 1])
-                for key, parts in references.items():
-                    parts.append(batch.cond[key])
-            encoded = {key: torch.cat(parts) for key, parts in references.items()}
-            problems = list(transforms.form_faults(torch.cat(newest), encoded))
-            if problems:
-                raise ConfigError("task", problems)
-            values = {key: torch.cat(parts).cpu().numpy() for key, parts in values_by_key.items()}
-            statistics = {**statistics, **{key: Statistics.of(value) for key, value in values.items()}}
+        if self.transforms.changes_x or self.transforms.keys:
+            statistics = {**statistics, **self._transformed_statistics(samples)}
         super().fit(statistics, samples)
+
+    def _transformed_statistics(self, samples: Samples) -> dict[str, Statistics]:
+        """Statistics of encoded actions and observations by key, over the training windows; see `fit` for errors."""
+        transforms = self.transforms
+        samples = samples.seeing(transforms.keys | transforms.references)  # no camera frame is read
+        encoded: dict[str, list[Tensor]] = defaultdict(list)
+        references: dict[str, list[Tensor]] = defaultdict(list)
+        newest_actions: list[Tensor] = []
+        count = min(len(samples), MOST_WINDOWS_FITTED)
+        for ids in (torch.arange(count) * len(samples) // count).split(WINDOWS_AT_ONCE):
+            batch = samples.fetch(ids.to(samples.device))
+            if transforms.changes_x:
+                encoded["x"].append(transforms.encode(batch.x, batch.cond)[batch.mask])  # (valid positions, A)
+            observations = transforms.encode_obs(batch.cond)
+            for key in transforms.keys:
+                encoded[key].append(observations[key].flatten(0, 1))
+            newest_actions.append(batch.x[:, self.n_obs_steps - 1])
+            for key in transforms.references:
+                references[key].append(batch.cond[key])
+        observed = {key: torch.cat(parts) for key, parts in references.items()}
+        if problems := list(transforms.form_faults(torch.cat(newest_actions), observed)):
+            raise ConfigError("task", problems)
+        return {key: Statistics.of(torch.cat(parts).cpu().numpy()) for key, parts in encoded.items()}
 
     def warnings(self) -> list[str]:
         """See `DiffusionModel.warnings`; depth that shows other pixels than its camera where both are cropped."""
@@ -107,14 +106,14 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
                 )
         return lines
 
-    def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
-        """See `DiffusionModel.given` and `PrefixConfig`."""
+    def noise_free(self, mask: Tensor, random: Randomness) -> Tensor | None:
+        """See `DiffusionModel.noise_free` and `PrefixConfig`."""
         prefix = self.record.prefix
-        return super().given(mask, random) if prefix is None else prefix.draw(mask, self.n_obs_steps - 1, random)
+        return super().noise_free(mask, random) if prefix is None else prefix.draw(mask, self.n_obs_steps - 1, random)
 
-    def marked(self, network: Network, is_given: Tensor | None) -> Network:
+    def with_mask(self, network: Network, is_noise_free: Tensor | None) -> Network:
         prefix = self.record.prefix
-        return network if prefix is None else prefix.marked(network, self.x_shape[-1], is_given)
+        return network if prefix is None else prefix.with_mask(network, self.x_shape[-1], is_noise_free)
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """See `Transforms.encode`."""
@@ -128,7 +127,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         """See `Transforms.encode_obs`."""
         return self.transforms.encode_obs(cond)
 
-    def weights_inside(self, weights: Tensor) -> Tensor:
+    def diffused_weights(self, weights: Tensor) -> Tensor:
         """See `Transforms.weights`; a rotation or the position of a pose is known if all its numbers are."""
         return self.transforms.weights(weights)
 

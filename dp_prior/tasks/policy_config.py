@@ -75,7 +75,7 @@ class PolicyConfig(PolicyRecord):
         return Transforms(spec, self.arms or whole, self.n_obs_steps - 1)
 
     def _check(self, spec: Spec, n_obs_steps: int) -> None:
-        """Raises ConfigError unless such a policy can be built, and be given so many steps of each observation."""
+        """Raises ConfigError unless this policy can be built and given `n_obs_steps` steps of each observation."""
         problems = [*data_faults(self, spec, n_obs_steps), *self._observation_faults(spec)]
         if problems:
             raise ConfigError("task", problems)

@@ -1,4 +1,4 @@
-"""What is wrong in the record of a policy: one function for each kind of fault, which yields messages.
+"""Faults in the record of a policy: one function for each kind of fault, which yields messages.
 
 `contradictions` are faults of the record alone, `data_faults` and `observation_faults` those beside a spec of the data.
 """

@@ -36,17 +36,17 @@ class PrefixConfig(Config):
         length = torch.where(delay > 0, present + delay, 0)
         return ((torch.arange(mask.shape[1], device=mask.device) < length) & mask)[..., None]
 
-    def marked(self, network: Network, channels: int, is_given: Tensor | None) -> Network:
+    def with_mask(self, network: Network, channels: int, is_noise_free: Tensor | None) -> Network:
         """A network of x_t alone, to which the mask of the given elements is appended as further channels.
 
         Args:
             channels: of x.
-            is_given: bool, broadcasts against x; None for nothing.
+            is_noise_free: bool, broadcasts against x; None for nothing.
         """
 
         def call(x_t: Tensor, t: Tensor) -> Tensor:
             shape = (*x_t.shape[:-1], channels)  # x_t may hold a self-conditioning estimate besides
-            marks = x_t.new_zeros(shape) if is_given is None else is_given.expand(shape).to(x_t.dtype)
+            marks = x_t.new_zeros(shape) if is_noise_free is None else is_noise_free.expand(shape).to(x_t.dtype)
             return network(torch.cat([x_t, marks], -1), t)
 
         return call

@@ -38,6 +38,9 @@ class Pretrained(nn.Module):
     has_named_numbers: ClassVar[bool] = False
     """Whether `named_axes` describes its tensors."""
 
+    transfer_of: ClassVar[Any] = None
+    """A method with the arguments of `tasks.transfer.choose` after the first, for a model with rules of its own."""
+
     bodies: tuple[str, ...] = ()
     """Names of the robots' bodies that it was trained for; empty for other models."""
 

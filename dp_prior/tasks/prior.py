@@ -276,7 +276,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         )
 
     def _checked(self, texts: Mapping[str, Any]) -> dict[str, Tensor]:
-        """What is given of the conditions, on the device of the prior."""
+        """Check the conditions, and move them to the device of the prior."""
         cond = {key: torch.as_tensor(value) for key, value in texts.items() if value is not None}
         shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
         argument = {EMBEDDING: "text_embed", ENCODINGS: "text_encodings"}
@@ -299,7 +299,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
 
     @torch.no_grad()
     def _best(self, cond: dict[str, Tensor], candidates: int, random: Randomness, how: Draw) -> Tensor:
-        """(B, D) of so many samples the one most similar to the text embedding."""
+        """Draw `candidates` samples for each text; returns (B, D), the most similar to the text embedding."""
         drawn = [self.sample(cond, random.stream("candidate", index), how) for index in range(candidates)]
         if candidates == 1:
             return drawn[0]

@@ -1,4 +1,4 @@
-"""What the record of every task declares."""
+"""The base of the records of tasks."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a model takes of a checkpoint.
+    """The tensors that a model takes from a checkpoint.
 
     Attributes:
         taken: tensors by their names in the model.
@@ -98,6 +98,8 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         ValueError: a tensor outside `may_differ` does not fit, an entry of the record names no part, nothing fits, or
             the checkpoint is a network for many bodies without that of the model.
     """
+    if model.transfer_of is not None:
+        return model.transfer_of(source, record)
     if source.bodies and not isinstance(model, type(source)):
         source = source.body(getattr(model.record, "body", None))
     are_named = model.has_named_numbers and source.has_named_numbers

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.tensors.batch import Spec, X
-from dp_prior.tensors.rotations import FORMS, Layout, matrix_of, to_6d
+from dp_prior.tensors.rotations import FORMS, Layout
 from dp_prior.tensors.slices import Slice, slice_faults
 
 SUSPICIOUS_RADIANS = 0.5
@@ -174,11 +174,6 @@ class Transforms:
         depths = {key: depth.scaled(obs[key]) for key, depth in self._spec.depths.items() if key in obs}
         return {**obs, **encoded, **depths}
 
-    def decode_obs(self, encoded: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The inverse of `encode_obs`, except that relative poses stay relative to the newest pose."""
-        depths = {key: depth.metres(encoded[key]) for key, depth in self._spec.depths.items() if key in encoded}
-        return {**encoded, **{key: self.layouts[key].decode(encoded[key]) for key in self.keys}, **depths}
-
     def encode(self, actions: Tensor, obs: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions -> (B, H, *shape("x")); an isometry of positions and of the columns of rotations."""
         return self._moved(self.layouts[X].encode(actions), obs, _into) if self.changes_x else actions
@@ -207,6 +202,8 @@ class Transforms:
         for index, arm in enumerate(self._arms):
             if not isinstance(arm, PoseArm):
                 continue
+            from dp_prior.tensors.six_d import median_angle, to_6d
+
             read = []
             for key, value, part in (
                 (X, actions, arm.rotation.action),
@@ -216,13 +213,13 @@ class Transforms:
                 form = next(rotation.form for rotation in self._spec.rotations[key] if rotation.slice == (start, stop))
                 read.append((_called(key), value[:, start:stop], form))
             (_, action, form), (_, observed, form_observed) = read
-            angle = _median_angle(to_6d(action, form), to_6d(observed, form_observed))
+            angle = median_angle(to_6d(action, form), to_6d(observed, form_observed))
             if angle <= SUSPICIOUS_RADIANS:
                 continue
             readings = []
             for (label, value, form), (_, fixed, form_fixed) in (read, read[::-1]):
                 for other in (rotation for rotation in FORMS if FORMS[rotation] == FORMS[form]):
-                    turned = _median_angle(to_6d(value, other), to_6d(fixed, form_fixed))
+                    turned = median_angle(to_6d(value, other), to_6d(fixed, form_fixed))
                     readings.append((turned, label, form, other))
             best, label, form, other = min(readings)
             if best < angle / 5:
@@ -254,6 +251,8 @@ class Transforms:
         if isinstance(arm, OffsetArm):
             yield arm, newest[0], None
         else:
+            from dp_prior.tensors.six_d import matrix_of
+
             rotation = matrix_of(newest[1])
             yield arm.position, newest[0], rotation
             yield arm.rotation, None, rotation
@@ -287,9 +286,3 @@ def _replaced(
     """A vector (..., n) with some elements changed."""
     start, stop = place
     return torch.cat([value[..., :start], change(value[..., start:stop], *arguments), value[..., stop:]], dim=-1)
-
-
-def _median_angle(first: Tensor, second: Tensor) -> float:
-    """Median angle between rotations, (B, 6) each, in radians."""
-    cosine = ((matrix_of(first) * matrix_of(second)).sum((-1, -2)) - 1) / 2
-    return cosine.clamp(-1, 1).acos().median().item()

@@ -62,8 +62,8 @@ instruction."""
 FRAMES: tuple[Kind, ...] = ("image", "depth")
 """Kinds of observations that are frames of a camera, of a fixed height and width."""
 
-SEEN: tuple[Kind, ...] = (*FRAMES, "points")
-"""Kinds of observations of a sensor that have no statistics: encoders read them in the unit of the data."""
+SENSED: tuple[Kind, ...] = (*FRAMES, "points")
+"""Kinds of sensor readings without statistics: encoders read these in the units of the data."""
 
 NORMALISED: tuple[Kind, ...] = ("vector", "text")
 """Kinds of observations that are normalised by statistics."""
@@ -141,9 +141,28 @@ class Spec(Config):
     """Of batches of robots of several bodies: the spec of each body by name."""
 
     def faults(self) -> Iterator[str]:
-        odd = sorted(key for key in self.classes if self.kind(key) != "label")
-        if odd:
-            yield f"classes name {odd}, which are not of kind 'label'"
+        for field, kind in (("classes", "label"), ("embedders", "text")):
+            odd = sorted(key for key in getattr(self, field) if self.kind(key) != kind)
+            if odd:
+                yield f"{field} name {odd}, which are not of kind {kind!r}"
+        for field in ("kinds", "depths", "fits", "scenes"):
+            unknown = sorted(set(getattr(self, field)) - set(self.cond_shapes))
+            if unknown:
+                yield f"{field} name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
+        yield from self._vector_faults()
+        yield from self._motion_faults()
+        for key, fit in self.fits.items():
+            shape = self.cond_shapes.get(key)
+            if shape is not None and (self.kind(key) not in FRAMES or shape[-3:-1] != fit.size):
+                yield (
+                    f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
+                    f"shape {shape}"
+                )
+        for key in self.cond_shapes:
+            yield from self._shape_faults(key)
+
+    def _vector_faults(self) -> Iterator[str]:
+        """Rotations, names and first values that do not fit their vectors."""
         for key, rotations in self.rotations.items():
             shape = self.feature_shape(key)
             if self.kind(key) != "vector" or len(shape) != 1:
@@ -154,42 +173,35 @@ class Spec(Config):
         for key, names in self.names.items():
             if (len(names),) != self.feature_shape(key):
                 yield f"names.{key} has {len(names)} names, but {key!r} has shape {self.feature_shape(key)}"
-        if self.motion is not None and (len(self.motion.low),) != self.feature_shape(X):
+        for key, start in self.previous_actions.items():
+            shape, action = self.feature_shape(key), self.feature_shape(X)
+            if key not in self.cond_shapes or not shape == action == (len(start),):
+                yield f"previous_actions.{key} has {len(start)} numbers, {key!r} shape {shape}, an action {action}"
+
+    def _motion_faults(self) -> Iterator[str]:
+        """Numbers of `motion` that actions or observations do not have."""
+        if self.motion is None:
+            return
+        if (len(self.motion.low),) != self.feature_shape(X):
             yield f"motion has {len(self.motion.low)} numbers, but an action has shape {self.feature_shape(X)}"
-        for key, dimension in () if self.motion is None else filter(None, self.motion.answers):
+        for key, dimension in filter(None, self.motion.answers):
             shape = self.feature_shape(key) if key in self.cond_shapes else ()
             if len(shape) != 1 or not 0 <= dimension < shape[0]:
                 yield f"motion.answers names number {dimension} of {key!r}, which has shape {shape}"
-        for key, fit in self.fits.items():
-            shape = self.cond_shapes.get(key)
-            if shape is not None and (self.kind(key) not in FRAMES or shape[-3:-1] != fit.size):
-                yield (
-                    f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
-                    f"shape {shape}"
-                )
-        odd = sorted(key for key in self.embedders if self.kind(key) != "text")
-        if odd:
-            yield f"embedders name {odd}, which are not of kind 'text'"
-        for key, start in self.previous_actions.items():
-            shape, action = self.feature_shape(key), self.feature_shape("x")
-            if key not in self.cond_shapes or not shape == action == (len(start),):
-                yield f"previous_actions.{key} has {len(start)} numbers, {key!r} shape {shape}, an action {action}"
-        for field in ("kinds", "depths", "fits", "scenes"):
-            unknown = sorted(set(getattr(self, field)) - set(self.cond_shapes))
-            if unknown:
-                yield f"{field} name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
-        for key, shape in self.cond_shapes.items():
-            has_range = key in self.depths
-            if (self.kind(key) == "depth") != has_range or (has_range and shape[-1:] != (1,)):
-                ranges = "a range" if has_range else "no range"
-                yield (
-                    f"{key!r} is of kind {self.kind(key)!r} and shape {shape}, with {ranges} in depths; depth "
-                    f"has one channel, and a range"
-                )
-            if self.kind(key) == "points" and shape[-1:] not in ((3,), (6,)):
-                yield f"{key!r} is a point cloud of shape {shape}; expected (..., points, 3 or 6)"
-            if self.kind(key) == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
-                yield f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)"
+
+    def _shape_faults(self, key: str) -> Iterator[str]:
+        """A shape that does not fit the kind of a conditioning input."""
+        kind, shape, has_range = self.kind(key), self.cond_shapes[key], key in self.depths
+        if (kind == "depth") != has_range or (has_range and shape[-1:] != (1,)):
+            ranges = "a range" if has_range else "no range"
+            yield (
+                f"{key!r} is of kind {kind!r} and shape {shape}, with {ranges} in depths; depth has one channel, and a "
+                f"range"
+            )
+        if kind == "points" and shape[-1:] not in ((3,), (6,)):
+            yield f"{key!r} is a point cloud of shape {shape}; expected (..., points, 3 or 6)"
+        if kind == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
+            yield f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)"
 
     @model_serializer(mode="wrap")
     def _leave_out_vectors(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -197,7 +209,7 @@ class Spec(Config):
         return {name: value for name, value in write(self).items() if name not in _OMITTED or value}
 
     def without_content(self) -> Spec:
-        """The same without what the training data held, which differs between data sets of one form."""
+        """Leave out the content of the training data, which differs between data sets of equal shapes."""
         return self.model_copy(update=_LEARNED)
 
     @property

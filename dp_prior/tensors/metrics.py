@@ -15,6 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+WITHOUT_FLOAT64 = {"mps"}
+"""Devices that have no numbers of 64 bits with a fraction; reductions then are computed on the CPU, or in 32 bits."""
+
 _REDUCTIONS = ("mean", "sum", "max", "min")
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _REDUCED_DTYPES = (*_INTEGERS, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -80,7 +83,7 @@ def pad_gather_reduce(
     weights = None if weight is None else weight.detach().to(x.device).expand_as(x).reshape(size)
     result = _reduce(ranks, x.detach().reshape(size), method, weights, names)
     device = x.device if ranks is None else ranks.device
-    if device.type == "mps" and result.dtype == torch.float64:
+    if device.type in WITHOUT_FLOAT64 and result.dtype == torch.float64:
         device = result.device
     return result.to(device).view(shape)
 
@@ -114,7 +117,7 @@ def _reduce(
 
 def _message(x: Tensor, method: str, weight: Tensor | None, names: Sequence[str] | None) -> Tensor:
     """(1, 5, room) int64: hash of the name, dtype code, count, and the bits of the partial result and of the weight."""
-    if x.device.type == "mps":  # has no float64
+    if x.device.type in WITHOUT_FLOAT64:
         x, weight = x.cpu(), None if weight is None else weight.cpu()
     n, k = x.shape
     wide = x.to(torch.float64 if x.is_floating_point() or method == "mean" else torch.int64)
@@ -162,16 +165,16 @@ class Means:
         """
         for totals, value in ((self._sums, value_sum), (self._counts, count)):
             if isinstance(value, Tensor):
-                value = value.detach().to(_wide(value.device), copy=True)  # an alias would follow the caller's edits
+                value = value.detach().to(widest(value.device), copy=True)  # an alias would follow the caller's edits
                 if value.ndim > 1:
                     raise ValueError(f"{name} has shape {tuple(value.shape)}; expected () or (k,)")
                 if isinstance(totals.get(name), Tensor):
-                    totals[name] = totals[name].to(value.device)  # a loaded state may lie elsewhere
+                    totals[name] = totals[name].to(value)  # a loaded state may lie elsewhere
             totals[name] = totals[name] + value if name in totals else value
 
     def add_batch(self, name: str, values: Tensor, weight: Tensor) -> None:
         """Add every element of `values`; `weight`, of the same shape, is the number of elements each one represents."""
-        wide = _wide(values.device)
+        wide = widest(values.device)
         self.add(name, (values.detach() * weight).sum(dtype=wide), weight.sum(dtype=wide))
 
     def state(self) -> dict[str, Tensor]:
@@ -181,7 +184,7 @@ class Means:
         sums_and_counts = {}
         for name in sorted(self._sums):
             pair = (self._sums[name], self._counts[name])
-            pair = [torch.as_tensor(part, device=device, dtype=_wide(device)) for part in pair]
+            pair = [torch.as_tensor(part, device=device, dtype=widest(device)) for part in pair]
             sums_and_counts[name] = torch.stack(torch.broadcast_tensors(*pair))
         return sums_and_counts
 
@@ -238,11 +241,12 @@ def by_quartile(values: Tensor, t: Tensor, steps: int, weight: Tensor) -> tuple[
     """
     inside = (t * 4 // steps)[:, None] == torch.arange(4, device=t.device)  # (B, 4)
     sums = torch.where(inside, (values * weight)[:, None], 0)  # no product: a NaN stays in its own quarter
-    return sums.sum(0, dtype=_wide(t.device)), (inside * weight[:, None]).sum(0, dtype=_wide(t.device))
+    return sums.sum(0, dtype=widest(t.device)), (inside * weight[:, None]).sum(0, dtype=widest(t.device))
 
 
-def _wide(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+def widest(device: torch.device) -> torch.dtype:
+    """The floating type of most bits that a device has."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def _name_hash(name: str) -> int:

@@ -84,7 +84,14 @@ class NormalizerRecord(Config):
         return None
 
 
-class Limits(NormalizerRecord):
+class RangeNormalizer(NormalizerRecord):
+    """A normalizer whose field `range_eps` says which dimensions count as constant."""
+
+    def varies(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        return varies_in(low, high, self.range_eps)
+
+
+class Limits(RangeNormalizer):
     """Maps the smallest and largest value seen to -1 and 1."""
 
     type: Literal["limits"] = "limits"
@@ -98,11 +105,8 @@ class Limits(NormalizerRecord):
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         return _fit_range(statistics.min, statistics.max, self.range_eps)
 
-    def varies(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return varies_in(low, high, self.range_eps)
 
-
-class Quantile(NormalizerRecord):
+class Quantile(RangeNormalizer):
     """Maps the 1 % and 99 % quantiles to -1 and 1; for data with outliers."""
 
     type: Literal["quantile"] = "quantile"
@@ -119,11 +123,8 @@ class Quantile(NormalizerRecord):
         high = np.where(varies, statistics.q99, statistics.max)
         return _fit_range(low, high, self.range_eps)
 
-    def varies(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return varies_in(low, high, self.range_eps)
 
-
-class Gaussian(NormalizerRecord):
+class Gaussian(RangeNormalizer):
     """Subtracts the mean and divides by the standard deviation."""
 
     type: Literal["gaussian"] = "gaussian"
@@ -143,11 +144,8 @@ class Gaussian(NormalizerRecord):
         deviation = np.maximum(statistics.std, 0.0 if self.clip is None else reach / self.clip)
         return np.where(varies, 1 / np.where(varies, deviation, 1), scale), offset
 
-    def varies(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return varies_in(low, high, self.range_eps)
 
-
-class MaxAbs(NormalizerRecord):
+class MaxAbs(RangeNormalizer):
     """Divides by the largest magnitude seen: zero stays zero, and signs are kept; for actions around zero such as
     velocities."""
 
@@ -164,9 +162,6 @@ class MaxAbs(NormalizerRecord):
         varies = varies_in(statistics.min, statistics.max, self.range_eps)
         magnitude = np.maximum(np.abs(statistics.min), np.abs(statistics.max))
         return np.where(varies, 1 / np.where(varies, magnitude, 1), scale), np.where(varies, 0.0, offset)
-
-    def varies(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return varies_in(low, high, self.range_eps)
 
 
 class Identity(NormalizerRecord):

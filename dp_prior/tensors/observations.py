@@ -30,7 +30,7 @@ def policy_reads(policy: Any) -> ObsSpec:
 
 
 def obs_spec(spec: Spec, normalizer: nn.Module | None = None, moved: Collection[str] = ()) -> ObsSpec:
-    """What a policy reads.
+    """The observations that a policy reads.
 
     Args:
         normalizer: of the policy, which knows the range of vectors in training.

@@ -20,6 +20,7 @@ from dp_prior.tracking.logger import Logger, LoggerRecord, RunFacts
 
 BAR, WIDE = 20, 100  # columns of the bar, and of the narrowest terminal that shows a bar
 WORK_S = 60.0  # between two plain lines about the same evaluation
+LEAST_SHARE = 0.01  # of an evaluation that must be over for its time left; an environment's first steps are the slowest
 _DETAILS = re.compile(
     r"(.*_)?(std|q\d|ci_low|ci_high)(\[.*)?|success_rate|episodes|episode_steps|worst_tenth|(mse.*|mae_.*|lower_.*)\[.*"
 )
@@ -126,7 +127,9 @@ class ConsoleLogger(Logger):
         if self._work is None or self._work[0].name != done.name or done.share < self._work[0].share:
             self._work, self._work_shown = (done, now), now
         first, began = self._work
-        words = [str(done), *_time_left(1 - done.share, done.share - first.share, now - began)]
+        words, share = [str(done)], done.share - first.share
+        if share >= LEAST_SHARE:
+            words += _time_left(1 - done.share, share, now - began)
         if self._live is not None:
             self._work_words = words
             self._live.start()
@@ -258,7 +261,7 @@ def _brief(training: dict[str, float]) -> list[str]:
 
 
 def summaries(results: dict[str, float]) -> dict[str, str]:
-    """What to tell of each evaluation, by its name: `0.27 (0.21 to 0.33), 0 of 50 solved`."""
+    """Summarise each evaluation, by its name: `0.27 (0.21 to 0.33), 0 of 50 solved`."""
     parts: dict[str, list[str]] = {}
     for name, value in results.items():
         (group, _, key), (word, bracket, steps) = name.rpartition("/"), name.partition("[")
@@ -267,7 +270,7 @@ def summaries(results: dict[str, float]) -> dict[str, str]:
         ends = [_short(results[end], 3) for end in ends if end in results]
         if group and _DETAILS.fullmatch(key):
             continue
-        text = " ".join(filter(None, [model, key.removesuffix("score"), _short(value, 3 if ends else 4)]))
+        text = " ".join(filter(None, [model, "" if key == "score" else key, _short(value, 3 if ends else 4)]))
         text += f" ({' to '.join(ends)})" if ends else ""
         rate, n = results.get(f"{group}/success_rate", math.nan), results.get(f"{group}/episodes", 0)
         text += f", {rate * n:.0f} of {n:.0f} solved" if key == "score" and math.isfinite(rate) else ""

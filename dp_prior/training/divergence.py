@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dp_prior.tensors.metrics import widest
 from dp_prior.training.guard import Readback, UnusableStepsError
 
 DIVERGED_FACTOR = 10.0
@@ -47,7 +48,8 @@ class Divergence:
 
     def count(self, value: Tensor, weight: Tensor, step: int) -> None:
         """Take this rank's sums of a step: () weighted losses and () weights, on the device."""
-        self._readback.put(torch.stack([value.detach().double(), weight.double()]), step)
+        wide = widest(value.device)
+        self._readback.put(torch.stack([value.detach().to(wide), weight.to(wide)]), step)
 
     def read(self) -> LossSum:
         """The next step to be judged, the same on all ranks: the sums of this rank, or zeros before a step is ready."""

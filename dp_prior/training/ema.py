@@ -95,8 +95,8 @@ class EMA:
         """
         self.decay = decay
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._averages, self._weights = (list(module.parameters()) for module in (self.model, model))
-        self._buffers, self._sources = (list(module.buffers()) for module in (self.model, model))
+        self._averages, self._weights = list(self.model.parameters()), list(model.parameters())
+        self._buffers, self._sources = list(self.model.buffers()), list(model.buffers())
 
     @torch.no_grad()
     def update(self, step: int, finite: Tensor) -> None:

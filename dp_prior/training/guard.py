@@ -78,7 +78,7 @@ class Guard:
     """Counts skipped steps.
 
     Attributes:
-        row_begins: the clock before the first of the latest skipped steps in a row, as far as `look` has seen them.
+        row_begins: the clock before the first of the latest skipped steps in a row that `take_skipped` returned.
     """
 
     def __init__(self, device: torch.device):
@@ -113,7 +113,7 @@ class Guard:
         self.counts = torch.stack([total + skip, (in_a_row + 1) * skip, torch.where(finite, last, step)])
         self._readback.put(self.counts, step, samples_seen)
 
-    def look(self) -> list[Skipped]:
+    def take_skipped(self) -> list[Skipped]:
         """The skipped steps that have become known since the last call, oldest first."""
         skipped = []
         while (taken := self._readback.take()) is not None:

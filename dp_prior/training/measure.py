@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -18,8 +18,7 @@ from dp_prior.job.stop import Abandoned
 
 
 class Measured(Protocol):
-    """Values by metric name, and files by name for loggers that show them; perhaps `tables`, of rows by name, and
-    errors of files that are missing, `unwritten`."""
+    """The result of an evaluator; `tables` and `unwritten`, as in `Findings`, may be missing."""
 
     metrics: dict[str, float]
     media: dict[str, Path]
@@ -27,7 +26,14 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """What several evaluators measured, and why files of theirs are missing."""
+    """The results of several evaluators.
+
+    Attributes:
+        metrics: values by name.
+        media: files by name, for loggers that show pictures and videos.
+        tables: rows by the name of the table.
+        unwritten: errors of files that could not be written.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     media: dict[str, Path] = field(default_factory=dict)
@@ -35,16 +41,16 @@ class Findings:
     unwritten: list[OSError] = field(default_factory=list)
 
     def whole(self) -> Findings:
-        """Itself. Raises OSError: a file is missing."""
-        for error in self.unwritten:
-            raise error
+        """These findings. Raises OSError: a file could not be written."""
+        if self.unwritten:
+            raise self.unwritten[0]
         return self
 
 
 class Evaluator(Protocol):
     """Measures the models of a run. A collective: all ranks call it.
 
-    An evaluator that has something to say before training also has `warnings(ranks) -> list[str]`, a collective.
+    An evaluator that can warn before training also has `warnings(ranks) -> list[str]`, a collective.
     """
 
     every: Cadence
@@ -52,26 +58,12 @@ class Evaluator(Protocol):
     def run(self, models: dict[str, nn.Module], ranks: Ranks, progress: Progress) -> Measured: ...
 
 
-@runtime_checkable
-class Following(Protocol):
-    """A loader whose order may follow the success of rollouts."""
-
-    def follow(self, tables: Mapping[str, Any]) -> None:
-        """Go on in the order that follows an evaluation."""
-
-    def state(self) -> Any:
-        """Successes of the newest rollouts, to be stored with a run; None if the order follows no rollouts."""
-
-    def load(self, state: Any) -> None:
-        """Go on in the order that follows stored successes; without any, in the order of a start."""
-
-
 def evaluators_of(records: Iterable[Config], data: Any, output_dir: Path | None, ranks: Ranks) -> list[Evaluator]:
     """The evaluators of these records, see `EvaluatorRecord.create`.
 
     Raises:
         PartError: one of another package has not made an evaluator.
-        StoppedEarly: a rank was asked to stop while one waited for another machine.
+        StoppedEarly: a rank was asked to stop during a download.
     """
     evaluators = []
     for record in records:
@@ -81,8 +73,8 @@ def evaluators_of(records: Iterable[Config], data: Any, output_dir: Path | None,
     return evaluators
 
 
-def foretold(evaluators: Sequence[Evaluator], ranks: Ranks) -> list[str]:
-    """What evaluators tell before training; nothing if the run is asked to stop meanwhile. A collective."""
+def evaluator_warnings(evaluators: Sequence[Evaluator], ranks: Ranks) -> list[str]:
+    """Warnings of evaluators before training; none if the run is asked to stop meanwhile. A collective."""
     lines: list[str] = []
     try:
         for evaluator in evaluators:
@@ -103,7 +95,7 @@ def measure(
 
     Raises:
         Abandoned: on all ranks, if the run is asked to stop meanwhile.
-        PartError: an evaluator of another package returned something else than measurements with names of text.
+        PartError: an evaluator of another package returned no measurements, or a name that is no text.
     """
     findings = Findings()
     for evaluator in evaluators:

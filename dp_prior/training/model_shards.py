@@ -44,8 +44,8 @@ class ModelShards(Replicas):
 
     def distributed(self, region: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 0:
-                raise _refused(f"{name} is a single number, which cannot be divided", "give it a dimension")
+            if parameter.ndim == 0 or not parameter.numel():
+                raise _refused(f"{name} has shape {tuple(parameter.shape)}, which cannot be divided", "give it rows")
             parameter.data = parameter.data.contiguous()  # whatever the kernels of a device prefer
         tensors = [*model.parameters(), *model.buffers()]
         self._ranks.share(tensors, 0)

@@ -110,7 +110,7 @@ class AdamW:
         self.shards.share(updated)
 
     def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
-        """Update some parameters of a group, which have gradients."""
+        """Update parameters of one group; each has a gradient."""
         states = [self.state_of(parameter) for parameter in parameters]
         moments = {name: [state[name] for state in states] for name in _MOMENTS}
         adamw(
@@ -175,17 +175,17 @@ class AdamW:
         }
 
     def collected(self) -> dict[nn.Parameter, dict[str, Tensor]]:
-        """`state`, on the main rank with that of other ranks, on the host. With shards a collective."""
+        """`state` on the host; on the main rank with the states of other ranks. With shards a collective."""
         return self.shards.collected(self.state)
 
 
 def parameter_groups(
     model: nn.Module, weight_decay: float, parts: Mapping[str, TunedPartConfig] | None = None
 ) -> list[dict]:
-    """Trainable parameters with a common `part`, `weight_decay`, `lr_scale` and `is_decayed`, as `decay_groups` tells.
+    """Group the trainable parameters by part, learning rate and weight decay; see `AdamW.param_groups`.
 
     Args:
-        parts: those with settings of their own; see `AdamWConfig.parts` for the error.
+        parts: see `AdamWConfig.parts`, also for the error.
     """
     tuned = [module for module in model.modules() if isinstance(module, FineTuned)]
     scales = {id(parameter): module.lr_scale for module in tuned for parameter in module.parameters()}
@@ -207,7 +207,7 @@ def parameter_groups(
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Trainable parameters by name: with weight decay, and without (biases, norms, embeddings, scalars)."""
+    """Trainable parameters by name, with weight decay and without (biases, norms, embeddings, scalars)."""
     norms_and_embeddings = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
     exempt = {
         id(parameter)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Optimizer(Protocol):
-    """What is divided of an optimizer; see `AdamW`."""
+    """The parts of an optimizer that ranks divide; see `AdamW`."""
 
     shards: Replicas
     parameters: list[nn.Parameter]
@@ -91,5 +91,5 @@ class Replicas:
         return state
 
     def __str__(self) -> str:
-        """What is divided, for the plan; empty for replicas."""
+        """Describe the division in the plan; empty for replicas."""
         return ""

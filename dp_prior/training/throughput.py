@@ -31,7 +31,7 @@ class Throughput:
         self._waited_s, self._batches = 0.0, 0
 
     def timed(self, batches: Iterator[T]) -> Iterator[T]:
-        """The same batches; measures how long each is waited for."""
+        """Pass batches on and measure the wait for each."""
         begun = time.perf_counter()
         for batch in batches:
             self._waited_s += time.perf_counter() - begun

@@ -36,7 +36,7 @@ from dp_prior.training.best import Best
 from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
-from dp_prior.training.measure import Evaluator, Following, measure
+from dp_prior.training.measure import Evaluator, measure
 from dp_prior.training.optimizer import AdamW, learning_rate, set_learning_rate, update
 from dp_prior.training.replicas import Replicas
 from dp_prior.training.throughput import Stopwatch, Throughput
@@ -124,7 +124,7 @@ class PolicyTrainer:
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
         self.region = _Wrapped(self.online, config.compile)
-        self.shards = _division(config, ranks)
+        self.shards = _replicas(config, ranks)
         self.wrapped, self.local = self.shards.distributed(self.region, self.online)
         self.averages = {name: EMA(self.local, decay) for name, decay in config.ema.items()}
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.local), AdamW)
@@ -148,7 +148,7 @@ class PolicyTrainer:
             "means": CollectedMeans(self.means, ranks),
             "skipped": self.guard,
         }
-        if isinstance(loader, Following) and loader.state() is not None:
+        if isinstance(loader, Loader) and loader.state() is not None:
             self.parts["successes"] = loader
 
     @property
@@ -308,7 +308,7 @@ class PolicyTrainer:
             for error in findings.unwritten:
                 words = f"a file of the evaluation is missing: {error}; its numbers are not, and training continues"
                 self.tracker.log_error(words, self.progress)
-            if isinstance(self.loader, Following):
+            if isinstance(self.loader, Loader):
                 self.loader.follow(findings.tables)
             self.stop.deadline.rests()
         return findings.metrics | {"train/evaluation_seconds": self.throughput.paused_s}
@@ -393,7 +393,7 @@ class PolicyTrainer:
         Returns:
             The step at which `nonfinite_limit` was reached and the clock before the first step of the row; else (0, 0).
         """
-        for step, samples_seen, in_a_row in self.guard.look():
+        for step, samples_seen, in_a_row in self.guard.take_skipped():
             if self.accelerator.scaler is None or in_a_row > 1:  # a loss scaler finds its scale by overflowing once
                 ids = self.loader.ids(samples_seen).tolist()
                 problem = f"step {step} was skipped, {in_a_row} in a row: its gradient was not finite"
@@ -464,8 +464,8 @@ def _joined(losses: list[Loss], name: str) -> Tensor:
     return torch.cat([getattr(loss, name).detach() for loss in losses])
 
 
-def _division(config: TrainingConfig, ranks: Ranks) -> Replicas:
-    """What the ranks divide, as `train.shard` says; nothing on a single rank."""
+def _replicas(config: TrainingConfig, ranks: Ranks) -> Replicas:
+    """The division of model and optimizer among the ranks that `train.shard` asks for; none on a single rank."""
     if not config.shard or ranks.num_processes == 1:
         return Replicas(ranks)
     if config.shard == "model":

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import stat
-import threading
 
 import numpy as np
 import pytest
@@ -191,7 +190,7 @@ def is_temporary_name(path):
     return os.path.basename(path).startswith(".tmp_")
 
 
-def test_a_failing_write_leaves_nothing_and_names_the_file(tmp_path, monkeypatch):
+def test_a_failing_write_leaves_nothing_and_names_the_file(tmp_path, monkeypatch, own_threads):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -200,7 +199,7 @@ def test_a_failing_write_leaves_nothing_and_names_the_file(tmp_path, monkeypatch
         write(tmp_path / "c")
     assert failure.value.filename.endswith("config.json")
     assert os.listdir(tmp_path) == []
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
+    assert not own_threads("checkpoint")
 
 
 def test_a_document_larger_than_any_that_is_read_is_not_written(tmp_path, monkeypatch):

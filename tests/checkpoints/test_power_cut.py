@@ -7,6 +7,7 @@ image is copied, unsynced, before each call: that copy is the disk after a power
 import contextlib
 import itertools
 import os
+import posix
 import shutil
 import subprocess
 import threading
@@ -26,8 +27,9 @@ SIZE = 300_000  # float32: large enough to be written past the page cache
 
 
 @pytest.fixture(autouse=True)
-def disk_is_not_waited_for():
-    """Here it is: syncing is what is tested."""
+def disk_that_is_waited_for(monkeypatch):
+    """Syncing is what is tested."""
+    monkeypatch.setattr(os, "fsync", posix.fsync)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from dp_prior.checkpoints.errors import DamagedError, UnreadableCheckpointError
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.checkpoints.reading import Patience
-from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, look, look_at, names_in, scan
+from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, checkpoint_at, names_in, scan, scan_all
 from tests.messages import naming
 from tests.places.parcels import Run
 
@@ -66,10 +66,10 @@ def test_hashes_are_compared_only_where_that_is_asked_for(run):
     path = run.save(1).path
     data = (path / "spec.json").read_bytes()
     (path / "spec.json").write_bytes(data[::-1])
-    assert isinstance(look_at(path, Patience()), StoredCheckpoint)
-    assert isinstance(look_at(path, Patience(), compare_hashes=True), DamagedError)
+    assert isinstance(checkpoint_at(path, Patience()), StoredCheckpoint)
+    assert isinstance(checkpoint_at(path, Patience(), compare_hashes=True), DamagedError)
     (path / "spec.json").write_bytes(data)
-    assert isinstance(look_at(path, Patience(), compare_hashes=True), StoredCheckpoint)
+    assert isinstance(checkpoint_at(path, Patience(), compare_hashes=True), StoredCheckpoint)
 
 
 def test_a_linked_one_is_found_as_such(run, tmp_path):
@@ -90,7 +90,7 @@ def test_one_that_cannot_be_read_ends_a_scan_and_is_a_problem_of_a_look(run, mon
         return original(path, **options)
 
     monkeypatch.setattr(os, "stat", stat)
-    found, problems = look(run.store.root)
+    found, problems = scan_all(run.store.root)
     kinds = {one.path: type(one) for one in [*found, *problems]}
     assert kinds == {good: StoredCheckpoint, bad: UnreadableCheckpointError}
     with pytest.raises(UnreadableCheckpointError, match=naming("step_00000002", "Permission denied")):
@@ -99,7 +99,7 @@ def test_one_that_cannot_be_read_ends_a_scan_and_is_a_problem_of_a_look(run, mon
 
 def test_without_a_directory_there_is_nothing(tmp_path):
     assert names_in(tmp_path / "none") == [] and scan(tmp_path / "none") == ([], [])
-    assert look_at(tmp_path / "step_00000001", Patience()) is None
+    assert checkpoint_at(tmp_path / "step_00000001", Patience()) is None
 
 
 @pytest.mark.parametrize(

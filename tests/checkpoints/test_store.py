@@ -25,6 +25,7 @@ from tests.audited import events_of
 from tests.checkpoints.documents import progress_of, recover
 from tests.limits import file_sizes_up_to
 from tests.messages import naming, told
+from tests.open_files import open_below
 
 MONITOR = "validation/ema/loss"
 
@@ -596,7 +597,6 @@ def test_a_checkpoints_directory_that_goes_away_is_an_error(store):
 def test_a_disk_that_fails_at_the_start_is_one_clear_error_with_the_path(tmp_path, monkeypatch, call, code):
     """At every call of a start: it works, or it is a `CheckpointError`, nothing stays open, and the next one works."""
     function, count = getattr(os, call), [0]
-    opened = len(os.listdir("/proc/self/fd"))
     for number in range(1, 30):
         run, failed = tmp_path / str(number) / "run", []
 
@@ -615,7 +615,7 @@ def test_a_disk_that_fails_at_the_start_is_one_clear_error_with_the_path(tmp_pat
             except CheckpointError as error:
                 assert str(run.parent) in str(error) and os.strerror(code) in str(error)
                 assert classify(error)[1] == UNSAVED
-        assert len(os.listdir("/proc/self/fd")) == opened
+        assert open_below(tmp_path) == []
         store = open_store(run)
         save(store, 1)
         assert store.latest().name == "step_00000001" and not [path for path in run.rglob(".tmp*")]

@@ -1,6 +1,7 @@
 """What all commands share: imports, warnings, output that nobody takes."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -33,6 +34,22 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     ended = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert ended.returncode == 64 and told(ended.stderr, "error", "torch", sys.executable, "environment", "dp_prior")
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "/data/run"), ("Permission denied", "/data/run", "another path")),
+        (OSError(errno.EROFS, "Read-only file system", "a", None, "b"), ("'a' -> 'b'", "another path")),
+        (OSError(errno.ENOSPC, "No space left on device", "/data/run"), ("/data/run", "make room")),
+        (OSError(errno.ENOSPC, "No space left on device"), ("make room",)),
+    ],
+)
+def test_a_refusal_of_the_system_names_the_place_and_the_remedy(error, parts, capsys):
+    with pytest.raises(SystemExit) as ended, exit_codes():
+        raise error
+    text = capsys.readouterr().err
+    assert ended.value.code == 74 and told(text, *parts) and len(text.splitlines()) == 1, text
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,7 @@ def test_every_place_in_the_table_of_a_family_holds_the_record_of_that_type():
     assert_none(faults)
 
 
+@pytest.mark.slow
 def test_sixty_thousand_faulty_members_read_the_metadata_once(monkeypatch):
     """One by one, each fault is a type that no member has; asked anew, entry points would take 600 s."""
     calls = Counter()

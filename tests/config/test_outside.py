@@ -66,7 +66,7 @@ action_names architecture blind body by camera cameras clock clocks column cond_
 encoders episode episode_ends episodes file files film_camera filter flags folder form frame groups id image images
 key label labels language leave_out mask mirror model models name names normalizer obs obs_key only parts points
 previous_action relative_to revision sets sha256 shared_encoders shuffle start steps success_of suite task
-teacher_sha256 text texts values weights weights_prefix where
+teacher_sha256 text texts values weights weights_prefix where worlds
 """
 """Keys and columns inside of a file, names of parts, choices; maps of records by name; names in a folder, which are
 refused where they leave the folder."""

@@ -90,7 +90,7 @@ def test_an_override_can_give_what_the_file_lacks():
         ('task={"horizon": 1', ('--set task={"horizon": 1', "line 1, column 14", "JSON", "',' delimiter")),
         ("task.down_dims=[1,2", ("--set task.down_dims=[1,2", "line 1, column 5", "JSON", "',' delimiter")),
         ("task={'horizon': 1}", ("--set task={'horizon': 1}", "line 1, column 2", "JSON", "property name")),
-        ("use_ema=maybe", ("use_ema", "boolean", "'maybe'")),
+        ("use_ema=maybe", ("use_ema", "true", "false", "'maybe'")),
         ("task.horizn=1", ("task.horizn", "unknown key", "'horizon'")),
         ("tsk.horizon=1", ("tsk", "unknown key", "'task'")),
         ("task.schedule.type=sine", ("task.schedule.type", "'sine'", "'cosine', 'linear'")),

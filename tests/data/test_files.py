@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy_format
 
+from dp_prior.data import files
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.files import (
     MOST_CHUNK_BYTES,
@@ -17,7 +19,6 @@ from dp_prior.data.files import (
     check_array,
     check_count,
     decoding,
-    map_npy,
     npy_header,
 )
 from tests.messages import naming
@@ -49,18 +50,6 @@ def test_the_stream_stands_at_the_values_after_the_header(version):
     stored.seek(0)
     assert npy_header(stored) == (array.shape, False, array.dtype)
     assert stored.read() == array.tobytes()
-
-
-def test_arrays_are_mapped_as_numpy_reads_them_by_any_number_of_threads(tmp_path):
-    arrays = [np.arange(24, dtype=np.int16).reshape(2, 3, 4), np.ones((3, 2), order="F"), np.array(2.5)]
-    for number, array in enumerate(arrays):
-        np.save(tmp_path / f"{number}.npy", array)
-    with ThreadPoolExecutor(8) as pool:
-        for number, found in enumerate(pool.map(map_npy, [tmp_path / f"{one % 3}.npy" for one in range(300)])):
-            np.testing.assert_array_equal(found, arrays[number % 3], strict=True)
-    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
-    with pytest.raises(ValueError, match=naming("Python objects")):
-        map_npy(tmp_path / "objects.npy")
 
 
 def test_more_keys_and_longer_rows_or_chunks_than_any_sane_ones_are_refused():
@@ -100,3 +89,34 @@ def test_filters_and_locks_of_hdf5_have_a_remedy(tmp_path):
         raise OSError("can't open directory (/usr/local/lib/plugin). Please verify its existence")
     with pytest.raises(UnreadableError, match=naming("another process", "HDF5")), decoding("a"):
         raise BlockingIOError(errno.EAGAIN, "unable to lock file")
+
+
+def test_the_memory_of_a_container_is_what_its_control_groups_leave(tmp_path, monkeypatch):
+    """Of version 2, of version 1, of both, and of groups around the one of the process."""
+    groups, limits = tmp_path / "cgroup", tmp_path / "limits"
+    monkeypatch.setattr(files, "GROUPS_OF_PROCESS", groups)
+    monkeypatch.setattr(files, "CONTROL_GROUPS", limits)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert files.memory_bytes() == machine, "a system without control groups"
+    groups.write_text("1:cpu:/job_7/step_0\n0::/job_7/step_0\n")
+    assert files.memory_bytes() == machine, "groups without a limit"
+
+    def limit(place, text):
+        (limits / place).parent.mkdir(parents=True, exist_ok=True)
+        (limits / place).write_text(f"{text}\n")
+
+    limit("job_7/step_0/memory.max", "max")
+    limit("job_8/memory.max", 1)
+    assert files.memory_bytes() == machine
+    limit("job_7/memory.max", 5_000_000)
+    assert files.memory_bytes() == files.free_memory_bytes() == 5_000_000, "as SLURM limits a job, not its step"
+    limit("job_7/step_0/memory.max", 4_000_000)
+    assert files.memory_bytes() == 4_000_000
+    groups.write_text("9:memory:/docker/1f\n1:name=systemd:/docker/1f\n0::/\n")
+    limit("memory/memory.limit_in_bytes", 3_000_000)
+    assert files.memory_bytes() == 3_000_000, "a container sees its own group as the root"
+    limit("memory/memory.limit_in_bytes", 2**63 - 4096)
+    limit("memory.max", 2_000_000)
+    assert files.memory_bytes() == 2_000_000
+    with pytest.raises(DataError, match=naming("here", "2,000,001", "2,000,000")):
+        files.check_memory("here", 2_000_001)

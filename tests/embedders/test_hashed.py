@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from dp_prior.config import ConfigError
-from dp_prior.embedders import named
 from dp_prior.embedders.hashed import HashedConfig
 from tests.messages import naming
 
@@ -32,13 +30,9 @@ def test_case_punctuation_and_order_do_not_count_and_words_do():
     np.testing.assert_array_equal(embed(["a b", "c"])[1], embed(["c"])[0])
 
 
-def test_the_dimension_is_that_of_the_record_and_of_its_name():
+def test_the_dimension_is_that_of_the_record():
     assert HashedConfig(dimension=16).create().texts(["a"]).shape == (1, 16)
-    assert named("hashed") == HashedConfig() and named("hashed:16") == HashedConfig(dimension=16)
     assert HashedConfig().identity != HashedConfig(dimension=16).identity and HashedConfig().resolve() == HashedConfig()
-    for bad, *found in (("hashed:1", "dimension", 8), ("hashed:many", "line 1", "column 15")):
-        with pytest.raises(ConfigError, match=naming(bad, *found)):
-            named(bad)
 
 
 def test_what_it_cannot_embed_is_an_error():

@@ -5,7 +5,7 @@ import importlib.metadata
 import numpy as np
 import pytest
 
-from dp_prior.envs.fingerprint import differences, fingerprint, is_fingerprint, start_digest, versions
+from dp_prior.envs.fingerprint import differences, fingerprint, start_digest, versions
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.toy import ToyConfig
 from dp_prior_worlds.pusht import PushTConfig
@@ -55,11 +55,3 @@ def test_differences_name_packages_with_both_versions_and_the_start():
     )
     for line, parts in zip(differences(one, other), named, strict=True):
         assert told(line, *parts)
-
-
-def test_other_json_is_no_fingerprint():
-    sound = {"packages": {"a": "1"}, "seed": 1, "start": "a"}
-    assert is_fingerprint(sound)
-    for change in ({"packages": {"a": 1}}, {"packages": []}, {"seed": "1"}, {"seed": True}, {"start": None}):
-        assert not is_fingerprint({**sound, **change})
-    assert not any(map(is_fingerprint, (None, [], {}, "a")))

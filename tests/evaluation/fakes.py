@@ -17,6 +17,7 @@ from dp_prior.diffusion.sampler import DDIM
 from dp_prior.tensors.batch import Batch, Spec
 from dp_prior.tensors.pixels.video_files import import_av
 from tests.diffusion.sampling import sample_of
+from tests.meeting import Meeting
 
 NOW = Progress(samples_seen=1600, global_step=100)
 
@@ -97,15 +98,15 @@ class ThreadRanks:
 
     def gather(self, tensor):
         self._shared.parts[self.process_index] = tensor
-        self._shared.barrier.wait()
+        self._shared.meeting.wait(self.process_index)
         whole = torch.cat([self._shared.parts[rank] for rank in range(self.num_processes)])
-        self._shared.barrier.wait()
+        self._shared.meeting.wait(self.process_index)
         return whole
 
 
 def on_ranks(ranks, run, models):
     """`run(models, accelerator)` on every rank, with models of its own; the results by rank, errors among them."""
-    shared = SimpleNamespace(ranks=ranks, parts={}, barrier=threading.Barrier(ranks, timeout=100))
+    shared = SimpleNamespace(ranks=ranks, parts={}, meeting=Meeting(ranks))
     results = [None] * ranks
 
     def work(rank):
@@ -113,6 +114,8 @@ def on_ranks(ranks, run, models):
             results[rank] = run(copy.deepcopy(models), ThreadRanks(rank, shared))
         except Exception as error:
             results[rank] = error
+        finally:
+            shared.meeting.end(rank)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
     for thread in threads:

@@ -9,7 +9,6 @@ import pytest
 
 from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.episode_metrics import worst_tenth
@@ -17,6 +16,7 @@ from dp_prior.evaluation.interval import mean_interval, share_interval, share_po
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
+from dp_prior_studio.pages.evaluation_report import is_fingerprint
 from tests.evaluation.fakes import NOW, on_ranks
 from tests.evaluation.rollouts import (
     SIDES,

@@ -1,7 +1,6 @@
 """Files that appear whole or not at all."""
 
 import contextlib
-import ctypes
 import errno
 import io
 import json
@@ -15,7 +14,6 @@ import pytest
 
 from dp_prior.files.durable import (
     creating,
-    exchange,
     make_directory,
     replace_file,
     replacing,
@@ -70,19 +68,6 @@ def test_what_killed_processes_left_of_a_target_is_deleted_when_it_is_written_ag
     with write(tmp_path / "a") as temporary:
         assert {*tmp_path.iterdir()} - {temporary} == {*names.values()} - {names["a", 2**31 - 1]}
         temporary.touch()
-
-
-@pytest.mark.parametrize("can_swap", [True, False])
-def test_exchange_swaps_directories(tmp_path, monkeypatch, can_swap):
-    if not can_swap:
-        monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: object())
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    exchange(tmp_path / "one", tmp_path / "other")
-    assert (tmp_path / "one" / "file").read_text() == "other"
-    assert (tmp_path / "other" / "file").read_text() == "one"
-    assert sorted(os.listdir(tmp_path)) == ["one", "other"]
 
 
 def intercept(patch, call, instead):
@@ -226,35 +211,6 @@ def test_every_new_directory_is_made_durable_in_its_parent(tmp_path, monkeypatch
     for path, code in {"file": errno.EEXIST, "file/a": errno.ENOTDIR, "nowhere": errno.EEXIST}.items():
         with pytest.raises(OSError, match=naming(os.strerror(code), tmp_path / path)):
             make_directory(tmp_path / path)
-
-
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EIO, errno.EACCES, errno.EBUSY], ids=errno.errorcode.get)
-@pytest.mark.parametrize("can_swap", [True, False])
-def test_an_exchange_that_fails_leaves_both_names(tmp_path, monkeypatch, can_swap, code):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    rename = os.rename
-
-    def broken(source, target):
-        if Path(source).name == "one":
-            raise OSError(code, os.strerror(code))
-        rename(source, target)
-
-    class Library:
-        def renameat2(self, *arguments):
-            ctypes.set_errno(code)
-            return -1
-
-    monkeypatch.setattr(os, "rename", broken)
-    monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: Library() if can_swap else object())
-    with pytest.raises(OSError, match=naming(os.strerror(code))) as failure:
-        exchange(tmp_path / "one", tmp_path / "other")
-    assert failure.value.errno == code
-    assert {name: (tmp_path / name / "file").read_text() for name in os.listdir(tmp_path)} == {
-        "one": "one",
-        "other": "other",
-    }
 
 
 def test_a_place_for_a_folder_is_new_or_empty_and_can_be_replaced(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from dp_prior.files.locks import FileLock, NoLocksError, holder_of
 from tests.messages import naming
+from tests.open_files import open_below
 
 
 @pytest.fixture(params=[False, True], ids=["file", "folder"])
@@ -109,8 +110,7 @@ def test_a_link_or_a_pipe_is_refused_and_a_file_system_without_locks_is_told(tmp
     def refuse(descriptor, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    n_open = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(NoLocksError, match=naming(os.strerror(errno.ENOLCK), f"'{tmp_path}/lock'")):
         FileLock.take(tmp_path / "lock")
-    assert len(os.listdir("/proc/self/fd")) == n_open
+    assert open_below(tmp_path) == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.files.printable import as_unicode, facts_table, is_secret_name, printable, redact
+from dp_prior.files.printable import as_unicode, duration, facts_table, is_secret_name, printable, redact
 from tests.cases import every
 
 
@@ -110,3 +110,9 @@ def test_a_reader_finds_the_title_and_every_fact_and_no_other_element(title, fac
     for name, value in facts.items():
         expected += [["th", name], ["td", str(value)]]
     assert Cells(facts_table(title, facts)).found == expected
+
+
+def test_durations_have_two_units_at_most_and_grow_with_the_time():
+    assert [duration(s) for s in (0.1, 89, 90, 3599, 12_000, 183_600)] == [
+        "1 s", "89 s", "2 min", "1 h 0 min", "3 h 20 min", "2 d 3 h"
+    ]  # fmt: skip

@@ -13,7 +13,8 @@ from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchro
 from dp_prior.inference.vector_agent import VectorAgent
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
-from dp_prior.tensors.rotations import RotationSlice, matrix_of, to_6d
+from dp_prior.tensors.rotations import RotationSlice
+from dp_prior.tensors.six_d import matrix_of, to_6d
 from tests.cases import every
 from tests.inference.fake_policies import Fake, stream
 from tests.messages import naming

@@ -258,6 +258,19 @@ def test_a_part_of_another_package_may_get_no_gradient(ranks):
     assert [one["unused"] for one in ranks[0]] == [[3, True]] * 2
 
 
+def test_each_rank_knows_how_many_share_its_machine(run_ranks):
+    """By the names of their machines, whatever launched them; here rank 2 of three says that it is on another one."""
+    source = """
+import platform
+from dp_prior.job.ranks import Ranks
+if rank == 2:
+    platform.node = lambda: "another machine"
+print(Ranks(accelerator).num_local_processes)
+"""
+    assert run_ranks(source, 3) == ["2\n", "2\n", "1\n"]
+    assert Ranks(make_accelerator("fp32")).num_local_processes == 1
+
+
 def test_the_facts_of_a_start_are_those_of_accelerate_as_json(tmp_path):
     accelerator = make_accelerator("bf16")
     facts = Ranks(accelerator).facts

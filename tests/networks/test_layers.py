@@ -10,7 +10,8 @@ from torch import nn
 
 from benchmarks import image_policy
 from dp_prior.networks import layers
-from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
+from dp_prior.networks.backbones.unet1d import UNet1DConfig
+from dp_prior.networks.backbones.unet1d_local import LocalUNet1DConfig
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.layers import FiLM, GroupNorm, MishBySigmoid, SinusoidalEmbedding
 from dp_prior.tensors.randomness import Randomness

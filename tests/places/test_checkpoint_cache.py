@@ -357,9 +357,9 @@ def test_what_has_arrived_is_told_again_and_again(tmp_path, caplog):
     assert told(caplog.messages[0], "s3://bucket/x", "1.5 of 4.0 MB", "Ctrl-C")
 
 
-def test_nothing_is_told_of_a_short_download_or_after_an_error(tmp_path, caplog):
+def test_nothing_is_told_of_a_short_download_or_after_an_error(tmp_path, caplog, own_threads):
     try:
         with reported("s3://bucket/x", tmp_path, 4, first_s=60.0):
             raise KeyboardInterrupt
     except KeyboardInterrupt:
-        assert not caplog.messages and "download report" not in {one.name for one in threading.enumerate()}
+        assert not caplog.messages and not own_threads("download report")

@@ -1,10 +1,13 @@
 """Copies on this machine: whole or not at all, in place of nothing but our own copies."""
 
+import ctypes
 import dataclasses
+import errno
 import json
 import math
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.files.temporary import temporary_beside
-from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
+from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, exchange, fill
 from dp_prior.places.reference import resolve
 from tests.checkpoints.documents import progress_of
 from tests.messages import naming
@@ -331,3 +334,45 @@ def test_a_copy_is_described_by_a_manifest_of_its_own_files(run):
     run.save(1, saver_of(run, save_latest_to="model", save_type="model"))
     manifest = json.loads((run.directory / "model" / "manifest.json").read_text())
     assert sorted(manifest["files"]) == ["config.json", "model.safetensors", "spec.json"]
+
+
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_exchange_swaps_directories(tmp_path, monkeypatch, can_swap):
+    if not can_swap:
+        monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: object())
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    exchange(tmp_path / "one", tmp_path / "other")
+    assert (tmp_path / "one" / "file").read_text() == "other"
+    assert (tmp_path / "other" / "file").read_text() == "one"
+    assert sorted(os.listdir(tmp_path)) == ["one", "other"]
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EIO, errno.EACCES, errno.EBUSY], ids=errno.errorcode.get)
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_an_exchange_that_fails_leaves_both_names(tmp_path, monkeypatch, can_swap, code):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    rename = os.rename
+
+    def broken(source, target):
+        if Path(source).name == "one":
+            raise OSError(code, os.strerror(code))
+        rename(source, target)
+
+    class Library:
+        def renameat2(self, *arguments):
+            ctypes.set_errno(code)
+            return -1
+
+    monkeypatch.setattr(os, "rename", broken)
+    monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: Library() if can_swap else object())
+    with pytest.raises(OSError, match=naming(os.strerror(code))) as failure:
+        exchange(tmp_path / "one", tmp_path / "other")
+    assert failure.value.errno == code
+    assert {name: (tmp_path / name / "file").read_text() for name in os.listdir(tmp_path)} == {
+        "one": "one",
+        "other": "other",
+    }

@@ -310,13 +310,13 @@ def test_several_savers_are_waited_for_together(tmp_path):
     meeting = threading.Barrier(2)
 
     class Saver:
-        patience_s = 20.0
+        patience_s = 200.0
 
         def __init__(self, name):
             self.name = name
 
         def close(self, leave):
-            meeting.wait(20)
+            meeting.wait(200)
             return [f"{self.name} is not up yet"]
 
     tracker = Tracker(tmp_path, TrackerConfig(), savers=[Saver("a"), Saver("b")])

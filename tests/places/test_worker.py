@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from dp_prior.places.destination import DeliveryReport
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.worker import Worker
 from tests.messages import told
+from tests.waiting import until
 
 
 @pytest.mark.promise("E1", "E6")
@@ -84,10 +84,7 @@ def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
         assert Path(f"/proc/{pid}").exists()
         parent.kill()
         parent.wait()
-        end = time.monotonic() + 60
-        while _runs(pid):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: not _runs(pid))
         connection.close()
 
 

@@ -38,6 +38,8 @@ SCHEDULE = {
 HARMLESS = {
     "train.accumulation=2": ("train.accumulation", 1, 2),
     "train.shard=model": ("train.shard", "false", '"model"'),
+    "train.shard=optimizer": ("train.shard", "false", '"optimizer"'),
+    "train.shard_optimizer=true": ("train.shard", "false", '"optimizer"'),
     "train.log_every.steps=9": ("train.log_every.steps", 2, 9),
     "train.rollback=1": ("train.rollback", 0, 1),
     "train.divergence=stop": ("train.divergence", '"warn"', '"stop"'),
@@ -97,6 +99,20 @@ def test_everything_else_may_change_and_is_told(override, documents):
     (line,) = check_changes(documents(), documents(override), 8)
     assert tells(line, *{**SCHEDULE, **HARMLESS}[override])
     assert told(line, "(schedule-changing)" if override in SCHEDULE else "(harmless)")
+
+
+def test_a_size_that_follows_the_global_batch_is_told_once(tmp_path):
+    def documents(size, **given):
+        document = tiny(tmp_path)
+        document["data"] = {**document["data"], "global_batch_size": size, "batch_size": size, **given}
+        config = TrainConfig.from_json(json.dumps(document)).model_dump_json()
+        progress = {"global_batch_size": 8}
+        return {"config.json": json.loads(config), "data.json": {"fingerprint": "a"}, "progress.json": progress}
+
+    (line,) = check_changes(documents(8), documents(16), 8)
+    assert told(line, "data.global_batch_size", 8, 16)
+    lines = check_changes(documents(8), documents(16, batch_size=4), 8)
+    assert len(lines) == 2 and any(told(line, "data.batch_size", 8, 4) for line in lines)
 
 
 def test_another_version_of_the_package_of_a_part_is_told(documents):
@@ -174,6 +190,9 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.language.instruction.weights": "schedule-changing",
     "data.language.instruction.success_of": "schedule-changing",
     "data.weights": "schedule-changing",
+    "data.weight": "schedule-changing",  # this and the next two of a set alone
+    "data.fps": "harmless",
+    "data.action_names": "harmless",
     "data.weights.mask": "data",
     "data.sets.language.weights": "schedule-changing",  # of sets that are called so
     "data.sets.weights.episodes": "harmless",
@@ -249,7 +268,8 @@ def test_fields_declare_the_recorded_classes(path):
         "data.embeddings.any.folder.path",
         "data.images.any.key",
     ]:
-        held_by = max((part for part in RECORDED if part in ("", key) or key.startswith(part + ".")), key=len)
+        setting = re.sub(r"\Adata\.sets\.(sawyer|aloha|panda)\.", "data.", key)  # a set has the settings of `data`
+        held_by = max((part for part in RECORDED if part in ("", setting) or setting.startswith(part + ".")), key=len)
         assert kind_of(key) == RECORDED[held_by], key
 
 

@@ -15,7 +15,7 @@ from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.rollouts import Rollouts
 from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.networks.backbones.mlp import MLP
-from dp_prior.run.check import duration, time_of_training, timed_steps
+from dp_prior.run.check import time_of_training, timed_steps
 from tests.messages import told
 from tests.run.test_warnings import config_of, trainer_of
 from tests.tiny import train, write
@@ -171,12 +171,6 @@ def test_a_long_run_that_saves_nothing_before_its_end_is_told(saves, tmp_path):
         assert (len(lines) > 1) is is_told
     config = config_of(tmp_path, train__steps=100, train__save_every=never, evaluate=[{"type": "loss", "every": saves}])
     assert len(time_of_training(config, trainer_of(config), Progress(), 36.0)) == 1
-
-
-def test_durations_have_two_units_at_most_and_grow_with_the_time():
-    assert [duration(s) for s in (0.1, 89, 90, 3599, 12_000, 183_600)] == [
-        "1 s", "89 s", "2 min", "1 h 0 min", "3 h 20 min", "2 d 3 h"
-    ]  # fmt: skip
 
 
 def test_check_prints_time_and_epochs_and_the_plan_the_warnings(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import logging
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 from dp_prior.config import ConfigError
 from dp_prior.run import assembly, compile_choice
@@ -38,7 +37,7 @@ class Backend:
 
     @property
     def regions(self) -> int:
-        return counters["stats"]["unique_graphs"]
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(compile_choice, "_measured", timed)
     torch.compiler.reset()
-    counters.clear()
+    torch._dynamo.utils.counters.clear()
     yield backend
     torch.compiler.reset()
 

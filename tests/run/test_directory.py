@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from dp_prior.checkpoints.clock import Progress
+from dp_prior.evaluation.action_error import ActionErrorConfig
+from dp_prior.evaluation.measurement import WritingEvaluator
+from dp_prior.files.file_names import alike, is_portable
 from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import EXIT
-from dp_prior.run.scores import RESULT
+from dp_prior.run.scores import MEDIA, RESULT
 from dp_prior.training.trainer import PolicyTrainer
 from tests.messages import told
 from tests.tiny import rows, train, write
@@ -194,3 +198,19 @@ def test_a_file_in_the_place_of_the_run_directory_is_named(tmp_path):
     done = train(write(tmp_path))
     assert done.exit_code == 74 and told(done.output, tmp_path / "run", "--set tracker.data_path=DIRECTORY")
     assert (tmp_path / "run").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("kind", ["trained_policy", "trained_camera"])
+def test_the_files_of_a_run_have_short_paths_that_every_disk_accepts_and_keeps_apart(kind, request):
+    """`docs/platforms.md` states the length."""
+    run = request.getfixturevalue(kind)
+    paths = [path.relative_to(run).as_posix() for path in run.rglob("*")]
+    assert len(paths) > 20 and max(map(len, paths)) <= 100
+    assert alike(paths) is None
+    assert all(is_portable(part) for path in paths for part in Path(path).parts)
+
+
+def test_a_report_adds_the_name_of_its_evaluator_alone(tmp_path):
+    record = ActionErrorConfig(name="a" * 80)
+    file = WritingEvaluator(record, tmp_path / MEDIA).file(Progress(0, 10**12), "_frames.npy")
+    assert len(str(file.relative_to(tmp_path))) <= 100 + len(record.name)

@@ -283,3 +283,16 @@ def test_a_launcher_that_stops_ranks_which_wait_for_a_lost_one_hides_no_cause(tm
     assert json.loads(file.read_text())["code"] == 76
     ExitFile(tmp_path, 0, 2).lose(Verdict(0, 65, "is damaged", "data"))
     assert json.loads(file.read_text())["code"] == 65
+
+
+def test_an_early_stop_names_the_checkpoint_that_the_next_start_resumes(tmp_path):
+    """Where nothing is saved, there is none to name."""
+    for steps, names in ((0, ()), (2, ("step_00000002",))):
+        if steps:
+            experiment(tiny(tmp_path, train__steps=steps)).run()
+        early = StoppedEarly("SIGTERM", 0)
+        exits = ExitFile(tmp_path / "run")
+        exits.path.parent.mkdir(exist_ok=True)
+        exits.fail(early)
+        message = json.loads(exits.path.read_text())["message"]
+        assert message == str(early) and told(message, "SIGTERM", *names) and ("step_" in message) == bool(names)

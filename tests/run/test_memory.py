@@ -33,21 +33,60 @@ def test_the_state_of_an_optimizer_is_that_of_the_rank_that_has_the_most():
     assert plans["optimizer"].optimizer == 2 * 4 * 50 and plans["false"].optimizer == 2 * 4 * 90
 
 
-def test_a_training_that_does_not_fit_is_refused_before_it_is_tried(tmp_path, monkeypatch):
-    parts = experiment(tiny(tmp_path)).parts
-    ranks = SimpleNamespace(num_processes=4, device=torch.device("cpu"))
-    parts = SimpleNamespace(model=parts.model, ranks=ranks)
+def ranks_of(number, on_machine, device="cpu"):
+    return SimpleNamespace(num_processes=number, num_local_processes=on_machine, device=torch.device(device))
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Checks a training of the tiny policy, of some ranks, in some bytes of memory."""
+    model = experiment(tiny(tmp_path)).parts.model
+
+    def checked(room, ranks, **train):
+        monkeypatch.setattr(memory, "memory_bytes", lambda: room)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=room))
+        check_room(TrainingConfig(steps=1, **train), SimpleNamespace(model=model, ranks=ranks))
+
+    return checked
+
+
+@pytest.fixture
+def plans(tmp_path):
+    """The memory of the tiny policy, by `train.shard`, of some ranks."""
     config = TrainingConfig(steps=1)
-    plans = planned(parts.model, parts.model, config.optimizer.create(parts.model), 1, 4)
-    monkeypatch.setattr(memory, "device_memory", lambda device: plans["model"].total)
-    check_room(TrainingConfig(steps=1, shard="model"), parts)
-    with pytest.raises(
-        ConfigError, match=naming(amount(plans["false"].total), "'model'", amount(plans["model"].total))
-    ):
-        check_room(config, parts)
-    monkeypatch.setattr(memory, "device_memory", lambda device: 1)
-    with pytest.raises(ConfigError, match=naming("cpu", "1 B", "train.shard", "'model'")):
-        check_room(config, parts)
+    model = experiment(tiny(tmp_path)).parts.model
+    return lambda n_ranks: planned(model, model, config.optimizer.create(model), 1, n_ranks)
+
+
+def test_ranks_without_an_accelerator_share_the_memory_of_their_machine(check, plans):
+    whole = plans(4)["false"].total
+    check(4 * whole, ranks_of(4, 4))
+    check(2 * whole, ranks_of(4, 2))
+    with pytest.raises(ConfigError, match=naming(amount(whole), "4 ranks", amount(4 * whole - 1))):
+        check(4 * whole - 1, ranks_of(4, 4))
+    with pytest.raises(ConfigError, match=naming(amount(whole), "2 ranks", amount(2 * whole - 1))):
+        check(2 * whole - 1, ranks_of(4, 2))
+    with pytest.raises(ConfigError, match=naming("cpu", amount(whole - 1))):
+        check(whole - 1, ranks_of(1, 1))
+    parted = plans(4)["model"].total
+    check(4 * parted, ranks_of(4, 4), shard="model")
+
+
+def test_an_accelerator_belongs_to_one_rank(check, plans):
+    whole = plans(4)["false"].total
+    check(whole, ranks_of(4, 4, "cuda"))
+    with pytest.raises(ConfigError, match=naming("cuda", amount(whole), amount(whole - 1))):
+        check(whole - 1, ranks_of(4, 4, "cuda"))
+
+
+def test_a_remedy_is_named_where_it_helps(check, plans):
+    """What else helps: tests of `memory_remedies`."""
+    parted = plans(2)["model"].total
+    with pytest.raises(ConfigError, match=naming("train.shard", "'model'", amount(parted))):
+        check(2 * parted, ranks_of(2, 2))
+    with pytest.raises(ConfigError, match=naming("smaller")) as caught:
+        check(1, ranks_of(2, 2))
+    assert not told(str(caught.value), "train.shard") and not told(str(caught.value), "start")
 
 
 def test_a_check_says_what_a_rank_keeps(tmp_path):

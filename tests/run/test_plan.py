@@ -37,3 +37,8 @@ def test_the_plan_tells_how_a_rank_divides_its_share_of_a_global_batch(tmp_path)
     assert told(uneven, "batch", "23 = 8 or 7 a micro-batch x 3 summed x 1 rank")
     plain = train(write(tmp_path), "--check").output
     assert told(plain, "batch", "8 = 8 a micro-batch x 1 summed x 1 rank") and not told(plain, "any number")
+    accumulated = lines(data__batch_size=12, train__accumulation=2)
+    assert told(accumulated, "batch", "24 = 12 a micro-batch x 2 summed x 1 rank") and not told(
+        accumulated, "any number"
+    )
+    assert told(lines(data__batch_size=24, train__accumulation=2), "batch", "2 summed", "any number")

@@ -18,7 +18,7 @@ from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tensors.normalizer import Identity, SliceConfig, Slices, Statistics
 from dp_prior.tensors.randomness import Randomness
-from dp_prior.tensors.rotations import from_6d, matrix_of, to_6d
+from dp_prior.tensors.six_d import from_6d, matrix_of, to_6d
 from dp_prior_robot.export.exported_agent import ExportAgent
 from dp_prior_robot.export.graph_options import GraphOptions
 from dp_prior_robot.export.numpy_randomness import NumpyRandomness
@@ -211,7 +211,7 @@ def acts_alike(policy, exported, batch):
         expected, found = (layout.encode(torch.from_numpy(agent.act(obs))) for agent in agents)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     arrays = {key: value.numpy() for key, value in batch.cond.items()}
-    normalized = policy.inside(batch.x, batch.cond).numpy()
+    normalized = policy.diffused(batch.x, batch.cond).numpy()
     if "graphs" not in exported.document:  # one graph of the whole sampler does not show its normalised chunks
         np.testing.assert_allclose(exported._normalized(batch.x.numpy(), arrays), normalized, atol=1e-5)
     warm, noise = policy.predict(batch.cond, observed_rows(batch), previous=batch.x), NumpyRandomness

@@ -145,12 +145,12 @@ def built(place, teacher, **change):
 def test_target_is_the_end_of_the_teachers_trajectory_from_the_same_noisy_chunk(teacher, tmp_path):
     student, batch = built(tmp_path, teacher)
     random = Randomness.from_counts(0, "test", batch.ids)
-    end, eps = student.taught(batch, random)
+    end, eps = student.training_target(batch, random)
     t = student(batch, random).t
     assert set(t.tolist()) == {4, 9}
     alpha, sigma = student.process.levels[:2, t, None, None]
     drawn = random.stream("noise").normal(*end.shape[1:])
-    x_t = alpha * student.inside(batch.x, batch.cond) + sigma * drawn
+    x_t = alpha * student.diffused(batch.x, batch.cond) + sigma * drawn
     torch.testing.assert_close(alpha * end + sigma * eps, x_t, rtol=0, atol=1e-5)
     policy = load_policy(teacher)
     for start, path in ((9, (9, 7, 4, 1)), (4, (4, 1))):

@@ -64,7 +64,7 @@ def test_samples_have_the_observations_of_the_whole_horizon_and_are_otherwise_th
 
 def test_trajectory_is_actions_and_observations_each_normalised_by_its_own(tmp_path):
     policy, batch = opened(tmp_path, task__normalizer={"goal": {"type": "gaussian"}, "action": {"type": "identity"}})
-    inside = policy.inside(batch.x, batch.cond)
+    inside = policy.diffused(batch.x, batch.cond)
     parts = {"x": batch.x, "agent_pos": batch.cond["agent_pos"], "goal": batch.cond["goal"]}
     of_key = partial(Normalizer.normalize, policy.normalizer)
     by_key = [of_key(key, value) for key, value in parts.items()]
@@ -100,7 +100,7 @@ def test_future_observations_are_predicted_never_read(tmp_path):
 @pytest.mark.parametrize("relative_to", [None, "agent_pos"])
 def test_network_sees_the_same_known_observations_in_training_and_in_sampling(relative_to, tmp_path, monkeypatch):
     policy, batch = opened(tmp_path, task__relative_to=relative_to)
-    expected, seen = policy.inside(batch.x, batch.cond)[:, :2, 2:], []
+    expected, seen = policy.diffused(batch.x, batch.cond)[:, :2, 2:], []
     backbone = policy.backbone.forward
 
     def spy(x_t, t, cond):
@@ -114,13 +114,13 @@ def test_network_sees_the_same_known_observations_in_training_and_in_sampling(re
     assert len(seen) == 3  # a loss and two steps
     for x_t in seen:
         assert torch.equal(x_t[:, :2, 2:], expected)
-        assert not torch.isclose(x_t[:, 2:, 2:], policy.inside(batch.x, batch.cond)[:, 2:, 2:]).all()
+        assert not torch.isclose(x_t[:, 2:, 2:], policy.diffused(batch.x, batch.cond)[:, 2:, 2:]).all()
 
 
 def test_observations_that_are_known_cost_nothing_and_those_to_come_do(tmp_path):
     """A network that answers with the truth but for some places."""
     policy, batch = opened(tmp_path)
-    truth = policy.inside(batch.x, batch.cond)
+    truth = policy.diffused(batch.x, batch.cond)
 
     def loss_off_at(*where):
         answer = truth.clone()

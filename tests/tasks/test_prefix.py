@@ -83,7 +83,7 @@ def test_each_sample_is_given_the_actions_up_to_a_delay_of_its_own():
     assert torch.equal(given[2:], torch.arange(8) < lengths[:, None])
     counts = lengths.bincount(minlength=8).tolist()  # delay 0 gives nothing, d gives 1 + d actions
     assert counts[1] == counts[7] == 0 and all(40 < count < 95 for count in [counts[0], *counts[2:7]])
-    clean = policy.inside(data.x, data.cond)
+    clean = policy.diffused(data.x, data.cond)
     assert torch.equal(x_t[given], clean[given])
     assert (x_t[~given & data.mask] != clean[~given & data.mask]).all()
     half = [part[100:200] for part in (data.mask, rows(n))]
@@ -112,7 +112,7 @@ def test_what_is_given_has_no_cost_and_the_rest_its_mean():
     output = 0.1 * spy.calls[0][..., :2]
     given = spy.calls[0][..., 2].bool()
     counted = data.mask & ~given
-    error = ((output - policy.inside(data.x, data.cond)) ** 2).mean(-1)
+    error = ((output - policy.diffused(data.x, data.cond)) ** 2).mean(-1)
     expected = torch.stack([error[i][counted[i]].mean() if counted[i].any() else torch.tensor(0.0) for i in range(n)])
     torch.testing.assert_close(loss.per_sample, expected)
     spy.answer = torch.where(given, 99.0, 0.0)[..., None]

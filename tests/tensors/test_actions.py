@@ -6,7 +6,8 @@ import torch
 
 from dp_prior.tensors.actions import OffsetArm, PoseArm, Transforms, arm_faults
 from dp_prior.tensors.batch import Spec
-from dp_prior.tensors.rotations import FORMS, from_6d, matrix_of, to_6d
+from dp_prior.tensors.rotations import FORMS
+from dp_prior.tensors.six_d import from_6d, matrix_of, to_6d
 from tests.cases import every
 from tests.messages import naming, told
 

@@ -14,6 +14,7 @@ import dp_prior
 from dp_prior.tensors import metrics
 from dp_prior.tensors.metrics import Means, by_quartile, pad_gather_reduce
 from tests.cases import every
+from tests.meeting import Meeting
 from tests.messages import naming
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -27,11 +28,7 @@ class ThreadRanks:
 
     def __init__(self, size: int):
         self.num_processes, self.collectives = size, 0
-        self._barrier, self._messages, self._local = (
-            threading.Barrier(size, timeout=100),
-            [None] * size,
-            threading.local(),
-        )
+        self._messages, self._local = [None] * size, threading.local()
 
     @property
     def process_index(self) -> int:
@@ -39,15 +36,16 @@ class ThreadRanks:
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         self._messages[self.process_index] = tensor
-        self._barrier.wait()
+        self._meeting.wait(self.process_index)
         gathered = torch.cat(self._messages)
-        if self._barrier.wait() == 0:
+        self._meeting.wait(self.process_index)
+        if self.process_index == 0:
             self.collectives += 1
         return gathered
 
     def run(self, function):
         """`function(rank)` on every rank; the results, or the exceptions, in order."""
-        results = [None] * self.num_processes
+        results, self._meeting = [None] * self.num_processes, Meeting(self.num_processes)
 
         def work(rank: int) -> None:
             self._local.rank = rank
@@ -55,6 +53,8 @@ class ThreadRanks:
                 results[rank] = function(rank)
             except Exception as error:
                 results[rank] = error
+            finally:
+                self._meeting.end(rank)
 
         threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.num_processes)]
         [thread.start() for thread in threads]

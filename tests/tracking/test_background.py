@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from dp_prior.tracking.background import Background
 from tests.messages import told
 from tests.tracking.test_isolation import Clock, Part, arguments, take
+from tests.waiting import until
 
 
 def background(part, size=1000, first=lambda part: None, **options):
@@ -49,9 +49,7 @@ def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
     part, lines, release = Part(), [], threading.Event()
     box = background(part, size=3, lines=lines)
     box.call(lambda part: release.wait(60))
-    deadline = time.monotonic() + 20
-    while box._waiting.qsize() and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: box._waiting.empty())
     for number in range(10):
         box.call(take(number))
     summary = end(box, patience_s=0.05)
@@ -65,9 +63,7 @@ def test_a_call_that_takes_long_is_told_of_while_it_lasts():
     clock, lines, release = Clock(), [], threading.Event()
     box = background(Part(), lines=lines, clock=clock)
     box.call(lambda part: release.wait(60))
-    deadline = time.monotonic() + 20
-    while (box._waiting.qsize() or box._since is None) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: box._waiting.empty() and box._since is not None)
     box.call(take(1))
     assert lines == []
     clock.now = 61.0
@@ -89,9 +85,7 @@ def test_a_beginning_that_fails_is_repeated_and_nothing_is_lost_meanwhile():
     box = background(part, first=first, retry_s=0.001)
     for number in range(20):
         box.call(take(number))
-    deadline = time.monotonic() + 20
-    while len(part.seen) < 20 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: len(part.seen) == 20)
     assert end(box) == "part failed 4 times; last: OSError: not yet"
     assert part.seen == list(range(20)) and part.is_closed
 
@@ -122,9 +116,7 @@ def test_at_the_end_a_part_that_is_still_broken_is_tried_once_and_the_rest_is_co
     box = background(part, retry_s=60.0)
     for number in range(10):
         box.call(take(number))
-    deadline = time.monotonic() + 20
-    while len(part.seen) < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: len(part.seen) == 2)
     assert told(end(box), "part", "3 times", "7 calls", "OSError: 2")
     assert part.is_closed
 

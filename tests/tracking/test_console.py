@@ -141,6 +141,7 @@ def test_an_evaluation_is_one_line_with_interval_solved_episodes_and_the_best_so
 def test_episodes_without_success_are_told_by_their_score_and_no_number_is_lost_outside_of_evaluations():
     assert summaries({**ROLLOUT, "rollout/success_rate": math.nan}) == {"rollout": "0.271 (0.21 to 0.335)"}
     assert summaries({"episodes": 3, "score_std": 0.5}) == {"": "episodes 3, score_std 0.5"}
+    assert summaries({"rollout/mean_score": 0.5}) == {"rollout": "mean_score 0.5"}
     one = {"similarity/ema/margin_over_text[steps=4]": 0.1}
     ends = {f"similarity/ema/margin_over_text_ci_{end}[steps=4]": value for end, value in (("low", 0), ("high", 0.2))}
     assert summaries(one | ends) == {"similarity": "ema margin_over_text[steps=4] 0.1 (0 to 0.2)"}
@@ -310,6 +311,14 @@ def test_an_evaluation_in_a_file_is_one_line_a_minute_with_the_time_left():
         clock.now += 10
     assert stream.getvalue().splitlines()[:2] == ["rollout 6/50  0:07:20 left", "rollout 12/50  0:06:20 left"]
     assert len(stream.getvalue().splitlines()) == 8
+
+
+def test_the_first_step_of_a_slow_environment_estimates_no_time_left():
+    logger, stream, clock = logger_of()
+    for share in (0.0, 0.002, 0.25):
+        logger.log_work(Done("replay", share, 30))
+        clock.now += 60
+    assert stream.getvalue().splitlines() == ["replay 0/30", "replay 7/30  0:06:00 left"]
 
 
 def test_a_short_evaluation_in_a_file_is_silent_also_after_a_longer_one():

@@ -20,7 +20,10 @@ EVALUATORS = {  # the least that each needs besides its type
     "body_error": {"data_set": "arm"},
     "rollout": {"env": ENV, "n_episodes": 2, "videos": 0},
     "replay": {"env": ENV, "n_episodes": 2},
+    "body_rollouts": {"worlds": {"arm": {"env": ENV, "n_episodes": 2, "videos": 0}}},
 }
+OF_BODIES = {"body_error", "body_rollouts"}
+"""Evaluators of a network for several bodies."""
 METRICS = list(dict.fromkeys(metric for group in metric_groups().values() for metric in group))
 
 
@@ -30,7 +33,7 @@ def evaluators():
 
 
 def test_a_run_with_all_evaluators_logs_documented_names_only(tmp_path):
-    kinds = [one for one in evaluators() if one["type"] in EVALUATORS.keys() - {"body_error"}]  # of several bodies
+    kinds = [one for one in evaluators() if one["type"] in EVALUATORS.keys() - OF_BODIES]
     variance = {"type": "learned_range"}
     experiment(tiny(tmp_path, train__steps=4, evaluate=kinds, task__diffusion__variance=variance)).run()
     names = {name for row in read_rows(tmp_path / "run") for name in row} - CLOCK

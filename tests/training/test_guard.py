@@ -28,7 +28,7 @@ def test_every_skipped_step_is_found_at_once_where_nothing_is_to_be_waited_for(s
     guard, found = Guard(torch.device("cpu")), []
     for number, is_finite in enumerate(steps, start=1):
         guard.count(torch.tensor(is_finite), number, 4 * (number - 1))
-        found += guard.look()
+        found += guard.take_skipped()
         assert found == expected(steps[:number])
     assert guard.counts[0] == len(found)
     assert guard.row_begins == max((skipped.samples_seen for skipped in found if skipped.in_a_row == 1), default=None)
@@ -43,7 +43,7 @@ def test_where_copies_take_their_time_none_is_lost_and_none_is_later_than_the_la
     guard._readback = LateReadback()
     for number, is_finite in enumerate(steps, start=1):
         guard.count(torch.tensor(is_finite), number, 4 * (number - 1))
-        found += guard.look()
+        found += guard.take_skipped()
         assert found == expected(steps[: max(0, number - LAG)])
 
 
@@ -51,7 +51,7 @@ def test_counts_of_a_checkpoint_go_on():
     guard = Guard(torch.device("cpu"))
     guard.load(torch.tensor([5, 2, 9]))
     guard.count(torch.tensor(False), 10, 36)
-    assert guard.look() == [Skipped(10, 36, 3)]
+    assert guard.take_skipped() == [Skipped(10, 36, 3)]
     assert guard.counts.tolist() == [6, 3, 10]
     assert guard.row_begins == 36, "where the row began in the run before is not known"
 
@@ -63,7 +63,7 @@ def test_steps_before_a_restore_are_not_found_after_it():
     guard.load(torch.tensor([5, 0, 9]))
     for number in range(11, 12 + LAG):
         guard.count(torch.tensor(True), number, 4 * (number - 1))
-    assert guard.look() == []
+    assert guard.take_skipped() == []
 
 
 @pytest.mark.promise("G2")

@@ -1,4 +1,4 @@
-"""What columns on disk have in common, and lazy views of them: rows are looked up and read when they are asked for."""
+"""Base of columns on disk, and lazy views: rows are looked up and read on request."""
 
 from __future__ import annotations
 

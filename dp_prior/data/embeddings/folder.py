@@ -145,7 +145,7 @@ class EmbeddingFolder:
     def _fault(self, values: np.ndarray, row: int) -> str:
         where = self.rows.locate(row)
         if not np.isfinite(values).all():
-            return f"{where}: holds a number that is not finite; leave the row out"
+            return f"{where}: holds a number that is not finite as float32; leave the row out"
         if values.any():
             largest = float(np.abs(values).max())
             return f"{where}: its largest value is {largest:g}, which no embedding has; repair it or leave the row out"

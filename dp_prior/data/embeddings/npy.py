@@ -102,7 +102,10 @@ class NpyRows(FileRows):
             if file.readinto(memoryview(into).cast("B")) < into.nbytes:
                 raise DataError(path, ["has become shorter since it was opened"])
         if into is not out:
-            out[:] = into
+            with np.errstate(
+                over="ignore"
+            ):  # beyond float32 a number becomes infinite, which the check of rows refuses
+                out[:] = into
 
     def _make_reader(self, files: Files) -> Any:
         """Open embedding-reader on the same rows, and compare its counts with the headers."""

@@ -72,6 +72,9 @@ class ParquetRows(FileRows):
             if len(wrong):
                 where = f"column {self._column!r}, row group {index}, row {row + int(wrong[0])}"
                 raise DataError(path, [f"{where}: not a list of {self.dimension} numbers, which the first row is"])
-            parts.append(values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False))
+            with np.errstate(
+                over="ignore"
+            ):  # beyond float32 a number becomes infinite, which the check of rows refuses
+                parts.append(values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False))
             row += len(rows)
         return np.concatenate(parts).reshape(row, self.dimension)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import Config
 from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import EpisodeStore
@@ -49,25 +49,6 @@ class ChoiceConfig(Config):
     """Use an episode only if each of these keys has the given value, such as `{"success": true}`, or a value of the
     given list. The value at the last step of the episode counts; an array may have a value per episode instead."""
 
-    @classmethod
-    def of_texts(cls, only: str | None, leave_out: str | None, where: Iterable[str]) -> ChoiceConfig:
-        """Read options of a command: lists with commas, and KEY=VALUE, where VALUE is JSON or otherwise a text.
-
-        Raises:
-            ConfigError: an option has another form, or an entry of a list is no choice.
-        """
-        conditions = {}
-        for pair in where:
-            key, equals, value = pair.partition("=")
-            if not key or not equals:
-                raise ConfigError("--where", [f"is {pair!r}; expected KEY=VALUE, such as success=true"])
-            try:
-                conditions[key] = json.loads(value)
-            except ValueError:
-                conditions[key] = value
-        settings = {"only": _listed(only), "leave_out": _listed(leave_out) or [], "where": conditions}
-        return cls.from_json(json.dumps(settings), source="--episodes, --without, --where")
-
     def of(self, store: EpisodeStore) -> tuple[Chosen, list[str]]:
         """Choose the episodes of a data set, and list the faults of its episode ends; with faults choose all episodes.
 
@@ -97,14 +78,6 @@ class ChoiceConfig(Config):
 
 ALL_EPISODES = ChoiceConfig()
 """The choice of every episode."""
-
-
-def _listed(text: str | None) -> list[int | str] | None:
-    """Split a list with commas; decimal entries become integers, and None stays None."""
-    if text is None:
-        return None
-    entries = [entry.strip() for entry in text.split(",")]
-    return [int(entry) if entry.isdecimal() else entry for entry in entries]
 
 
 def episodes_of(listed: Iterable[int | str], store: EpisodeStore, where: str) -> np.ndarray:

@@ -108,7 +108,7 @@ class EpisodeStore(ABC):
             raise DataError(self.locate(key, 0), [f"{finding}; lower the last end, or add the rows that are missing"])
 
     def count_as_read(self, numbers: np.ndarray) -> None:  # noqa: B027 (a format need not)
-        """Name the files of some episodes among `files` as if they had been read; by default `files` names them."""
+        """Add the files of some episodes to `files`, as if they had been read; by default `files` has them already."""
 
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """Shape of a picture, for every key with a picture per step: three channels of uint8, or of floats that are
@@ -197,12 +197,12 @@ class EpisodeStore(ABC):
         return []
 
     def remarks(self) -> list[str]:
-        """Lines that a user should read about the data set before training; empty by default."""
+        """Remarks for the user before training; none by default."""
         return []
 
     def unread(self) -> dict[str, str]:
-        """Why arrays and other contents are no keys, and why keys that many episodes lack are not proposed, by name;
-        empty by default."""
+        """Reasons, by name, why contents are no keys, and why keys that many episodes lack are not proposed; none by
+        default."""
         return {}
 
     def no_key(self, key: str) -> str:

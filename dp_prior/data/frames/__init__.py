@@ -68,7 +68,7 @@ class StoredArray(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What decides about the frames beside the order of axes; empty for three channels of uint8."""
+        """Identity of the frames beside the order of axes; empty for three channels of uint8."""
         ...
 
 
@@ -106,7 +106,7 @@ class FrameContents(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What decides about the values beside the files; JSON-able, empty for colours."""
+        """Identity of the values beside the files; JSON-able, empty for colours."""
         ...
 
 

@@ -6,6 +6,7 @@ frames that it speaks of were synced to disk.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -25,7 +26,7 @@ from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, CacheIndex, StoredE
 from dp_prior.data.frames.pixel_file import write_all
 from dp_prior.files.durable import replace_file, sync_directory
 from dp_prior.files.json_text import seal
-from dp_prior.files.printable import as_unicode
+from dp_prior.files.printable import as_unicode, duration
 from dp_prior.tensors.pixels.resize import Fit
 
 SYNC_EVERY_S = 1.0
@@ -80,13 +81,6 @@ class BuildProgress:
     def __str__(self) -> str:
         done = f"{self.frames_done:,} of {self.frames:,} frames, {self.frames_per_s:,.0f} frames/s"
         return f"{done}, {duration(self.seconds_left)} left" if self.seconds_left < float("inf") else done
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def build(
@@ -195,6 +189,7 @@ class _Build:
         began = next_sync = time.monotonic()
         before = self._plan.count(self._writer.done)
         parts = [part for part in self._plan.source.parts if not self._writer.done.keys() >= set(part.episodes)]
+        self._reads_ahead = len(parts) < workers
         problems: list[str] = []
         with ThreadPoolExecutor(workers, thread_name_prefix="frames") as pool:
             running: set[Future[None]] = set()
@@ -231,24 +226,34 @@ class _Build:
         done = 0
         while part.episodes[done] in self._writer.done:
             done += 1
-        blocks = self._fitted(part, self._plan.count(part.episodes[:done]))
-        cutter = _Cutter(blocks)
-        stored: StoredEpisode | None = None
-        for number in part.episodes[done:]:
+        with contextlib.closing(self._fitted(part, self._plan.count(part.episodes[:done]))) as blocks:
+            cutter = _Cutter(blocks)
+            stored: StoredEpisode | None = None
+            for number in part.episodes[done:]:
+                if stored is not None:
+                    self._writer.note(stored)
+                stored = self._writer.write(number, cutter.take(int(lengths[number])))
+            cutter.finish(part)  # the source compares counts at the end of a file, and may refuse it
             if stored is not None:
                 self._writer.note(stored)
-            stored = self._writer.write(number, cutter.take(int(lengths[number])))
-        cutter.finish(part)  # the source compares counts at the end of a file, and may refuse it
-        if stored is not None:
-            self._writer.note(stored)
 
     def _fitted(self, part: FramePart, skip: int) -> Iterator[Tensor]:
-        for block in self._plan.source.read(part, skip):
+        blocks = self._plan.source.read(part, skip)
+        for block in _read_ahead(blocks) if self._reads_ahead else blocks:
             if self._stop.is_set():
                 raise _Stopped
             yield self._plan.frames(block)
             with self._lock:
                 self._read += len(block)
+
+
+def _read_ahead(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield blocks while a thread decodes the next one, for cores without a file of their own."""
+    with ThreadPoolExecutor(1, thread_name_prefix="frames_ahead") as pool:
+        following = pool.submit(next, blocks, None)
+        while (block := following.result()) is not None:
+            following = pool.submit(next, blocks, None)
+            yield block
 
 
 class _Cutter:

@@ -114,7 +114,7 @@ class Encoding(Config):
         return PlainWriter(files[0], n_frames, self.frame_bytes(size))
 
     def reader(self, file: PixelFile, size: tuple[int, int]) -> FrameReader:
-        """What reads frames of this height and width. Args: file: the first of `files`."""
+        """Open a reader of frames of this height and width. Args: file: the first of `files`."""
         return PlainReader(file, self.frame_bytes(size))
 
 

@@ -23,12 +23,13 @@ import torch
 from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.data.files import Verify
 from dp_prior.data.frames import FrameSource
-from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
+from dp_prior.data.frames.build import BuildProgress, Plan, build
 from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.data.frames.encodings import RAW, Encoding
 from dp_prior.data.frames.frame_rows import FrameRows
 from dp_prior.data.frames.layout import CACHE_FILE, JOURNAL, CacheIndex, read_index
 from dp_prior.files.durable import sync_directory
+from dp_prior.files.printable import duration
 from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.pixels.resize import Fit
 

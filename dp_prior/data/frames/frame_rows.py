@@ -71,7 +71,7 @@ class FrameRows:
         return f"{self._file.path.name} has changed in {len(damaged)} of {len(ends) - 1} episodes: {first_few(damaged)}"
 
     def _sha256(self, first: int, stop: int) -> str:
-        """Of the stored bytes of rows first to stop - 1."""
+        """SHA-256 of the stored bytes of rows first to stop - 1."""
         digest = hashlib.sha256()
         for piece in self._reader.stored(first, stop):
             digest.update(piece)

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import reading
-from dp_prior.tensors.pixels.picture_files import PictureError, encoded_picture, opened_picture, orientation_of, upright
+from dp_prior.tensors.pixels.picture_files import PictureError, opened_picture, orientation_of, upright
 
 _REFUSED = {"CMYK": "CMYK", "F": "floating point, perhaps depth", "I": "32 bit, perhaps depth"}
 
 _GREY_OR_COLOUR = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
-
-
-def read_rgb(path: Path) -> np.ndarray:
-    """(H, W, 3) uint8 RGB of a picture file of any mode, converted as CLIP's own preprocessing does it.
-
-    Raises:
-        DataError: it cannot be read or decoded.
-    """
-    with reading(path):
-        data = encoded_picture(path)
-    try:
-        with opened_picture(data) as picture:
-            return np.array(picture.convert("RGB"))
-    except PictureError as error:
-        raise DataError(str(path), [str(error)]) from None
 
 
 def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:

@@ -85,7 +85,7 @@ class StoredPixels(FrameAxes):
         return layout
 
     def describe(self) -> dict[str, Any]:
-        """What decides about the pixels beside the order of axes; empty for three channels of uint8."""
+        """Identity of the pixels beside the order of axes; empty for three channels of uint8."""
         stored = {} if self.dtype == np.uint8 else {"stored": self.dtype.name}
         return stored if self.channels == 3 else {**stored, "channels": self.channels}
 

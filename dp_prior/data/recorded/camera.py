@@ -42,7 +42,7 @@ DEPTHS_LOOKED_AT = 64
 
 
 class FramesConfig(Config):
-    """What the records of colours and of depth have in common: where frames lie, and their size."""
+    """Base of the records of colours and depth: where frames lie, and their size."""
 
     key: str | None = None
     """Their name in the data set, with `render` that of the recorded states; give either this or `folder`."""
@@ -107,7 +107,7 @@ class FramesConfig(Config):
 
     @property
     def contents(self) -> FrameContents:
-        """What the frames hold."""
+        """The contents of a frame."""
         return COLOURS
 
     @property
@@ -277,7 +277,7 @@ class Cameras(Extra):
     def summary(self, windows: int, shares: Sequence[Share] | None) -> Iterable[str]:
         return [f"{name} {column.cache.seen}" for name, column in self.images.items() if column.cache.seen]
 
-    def doubts(self) -> Iterator[str]:
+    def mixture_warnings(self) -> Iterator[str]:
         """See `Extra`: about depth of which little lies in its range, as in another unit. Reads a few frames."""
         for name, camera in self.cameras.items():
             if camera.range is not None:

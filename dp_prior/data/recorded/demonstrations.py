@@ -15,7 +15,7 @@ from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.samples.order import Order, Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import SplitData
-from dp_prior.tensors.batch import SEEN
+from dp_prior.tensors.batch import SENSED
 from dp_prior.tensors.normalizer import Statistics
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MOST_EMBEDDINGS_FITTED = 4096
 
 
 class Demonstrations(SplitData):
-    """Windows in three parts: what one data set and several of them have in common.
+    """The base of one data set and of a mixture: windows in three parts.
 
     Attributes:
         split_ids: episodes of each part by name, to be stored with a run.
@@ -34,8 +34,8 @@ class Demonstrations(SplitData):
         is_train_step: (m,) bool, False where a padded row of `train` repeats an edge.
         has_embeddings: whether observations are read from disk in blocks.
         shares: groups of the windows of `train`, with shares of an epoch, at the start; None if each comes once.
-        follows: texts of the data by the evaluator whose measurements of them change the shares.
-        file_warnings: about the files.
+        follows: instructions by the name of the evaluator whose success rates change their shares.
+        file_warnings: warnings about the files.
     """
 
     noun, title = "episode", "recorded episodes"
@@ -62,7 +62,7 @@ class Demonstrations(SplitData):
             steps = torch.from_numpy(np.flatnonzero(self.is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
-                if self.spec.kind(key) in SEEN:
+                if self.spec.kind(key) in SENSED:
                     continue
                 self._statistics[key] = self._statistics_of(key, column, steps)
         return self._statistics
@@ -75,7 +75,7 @@ class Demonstrations(SplitData):
         return Statistics.of(column.to("cpu").rows(sampled).numpy())
 
     def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
-        """See `SplitData`. Afterwards the spec also says what the cameras showed."""
+        """See `SplitData`; then add a summary of the frames to the spec."""
         super().build_caches(report, check)
         if not self.images:
             return
@@ -85,7 +85,7 @@ class Demonstrations(SplitData):
         self.spec = self.spec.model_copy(update={"scenes": scenes})
 
     def shown(self) -> dict[str, list[Shown]]:
-        """What each camera showed in the training episodes of each data set, by observation; needs the frame caches."""
+        """Summarise the training frames of each camera, one summary per data set; needs the frame caches."""
         raise NotImplementedError
 
     def order(self, seed: int) -> Order | None:
@@ -104,7 +104,7 @@ class Demonstrations(SplitData):
         return BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
 
     def divided(self, count: int, successes: Successes) -> list[Share]:
-        """`count` samples of an epoch as shares of groups of windows of `train`.
+        """Divide the `count` samples of an epoch among groups of windows of `train`.
 
         Args:
             successes: see `FollowingOrder`.
@@ -140,7 +140,7 @@ class Demonstrations(SplitData):
         return observations | {"action": f"{self.spec.x_shape[0]} steps of {self.spec.x_shape[1:]}"}
 
     def to(self, device: torch.device | str) -> Self:
-        """Have batches made for the training device; columns move there if the config lets them, frames included.
+        """Make batches on the training device; with `device` auto, move columns there, frames included.
 
         Columns move from the smallest up while they take at most half of the device's free memory. Frames that move
         are read here.

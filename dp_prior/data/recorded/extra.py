@@ -93,15 +93,15 @@ class Extra:
         return None
 
     def shown(self, rows: np.ndarray) -> Mapping[str, Shown]:
-        """What each camera showed. Args: rows: (n,) recorded rows of the steps to train on."""
+        """Summarise the frames of each camera. Args: rows: (n,) recorded rows of the steps to train on."""
         return {}
 
     def summary(self, windows: int, shares: Sequence[Share] | None) -> Iterable[str]:
         """Parts of a line about the data. Args: windows: to train on; shares: of these, None without weights."""
         return ()
 
-    def doubts(self) -> Iterable[str]:
-        """Warnings that hold in a mixture of data sets, too."""
+    def mixture_warnings(self) -> Iterable[str]:
+        """Warnings that also hold in a mixture of data sets."""
         return ()
 
     def warnings(self) -> Iterable[str]:

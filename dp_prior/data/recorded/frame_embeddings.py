@@ -60,7 +60,7 @@ class FrameEmbeddings:
         return EmbeddingColumn(self.folder).taking(torch.from_numpy(self.row_of[source]))
 
     def digest(self) -> bytes:
-        """What identifies the embeddings, and which frame has which."""
+        """Digest of the embeddings and of their order over the frames."""
         folder = self.folder.fingerprint().encode()
         if (np.diff(self.row_of, prepend=-1) != 1).any():
             return folder + self.row_of.astype("<i8").tobytes()

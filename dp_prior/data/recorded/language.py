@@ -85,10 +85,10 @@ class LanguageConfig(Config):
         record = read_record(expanded(self.folder.path))
         embedder = None if record is None else record.embedder
         weights = self._weights(texts, store)
-        doubts = [*cut_warnings(record, self.folder.path), *_same_embeddings(texts, table)]
+        warnings = [*cut_warnings(record, self.folder.path), *_same_embeddings(texts, table)]
         table = table.reshape(len(texts), *folder.shape)
         follows = self.success_of if self.weights == "by_success" else None
-        return FrameTexts(texts, index, table, embedder, store.text_files(), weights, follows, doubts)
+        return FrameTexts(texts, index, table, embedder, store.text_files(), weights, follows, warnings)
 
     def _weights(self, texts: list[str], store: EpisodeStore) -> list[float] | None:
         """The weight of each text at the start; None without `weights`."""
@@ -227,7 +227,7 @@ class InstructionTexts(Extra):
             how = f" until {' and '.join(self.follows)} measures their success" if self.follows else ""
             yield f"{len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}{how}"
 
-    def doubts(self) -> Iterator[str]:
+    def mixture_warnings(self) -> Iterator[str]:
         """See `Extra`: about texts that a policy cannot tell apart."""
         for name, texts in self.observations.items():
             yield from (f"{name!r}: {warning}" for warning in texts.warnings)

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field
 from dp_prior.config import Change, ConfigError
 from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
-from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.errors import DataError, MissingError, first_few
 from dp_prior.data.integrity import DATA_MANIFEST, JointIntegrity
 from dp_prior.data.recorded.demonstrations import Demonstrations
 from dp_prior.data.recorded.language import MOST_LISTED
@@ -132,10 +132,11 @@ class MixtureConfig(WindowsConfig):
         """Open, check and read the data sets; see `TrajectoriesConfig.create`.
 
         Raises:
-            DataError: a set cannot be trained on; the problems of all sets in one report.
+            DataError: a set cannot be trained on; the problems of all sets in one report. `MissingError` if all these
+                sets are missing.
             ConfigError: the sets differ in the shape of an observation or in shape, rate or meaning of the action.
         """
-        sets, problems = {}, []
+        sets, problems, kinds = {}, [], set()
         for name in sorted(self.sets):
             try:
                 sets[name] = self.set_config(name).create(
@@ -143,8 +144,9 @@ class MixtureConfig(WindowsConfig):
                 )
             except DataError as error:
                 problems += [f"sets.{name}: {error.source}: {problem}" for problem in error.problems]
+                kinds.add(type(error))
         if problems:
-            raise DataError("data", problems)
+            raise MissingError("data", problems) if kinds == {MissingError} else DataError("data", problems)
         if differences := [*self.differences(sets)]:
             raise ConfigError("data", differences)
         return self.joined(sets, self._counts({name: len(data.train) for name, data in sets.items()}))
@@ -282,19 +284,21 @@ class Mixture(Demonstrations):
         return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
     def summary(self) -> str:
-        """See `Demonstrations.summary`; with the share of each set in the samples of an epoch."""
+        """See `Demonstrations.summary`; with the share of each set in the samples of an epoch, and the memory that
+        they take, since the numbers of a mixture are never mapped from a file."""
         drawn = zip(self.sets, self._counts, strict=True)
         listed = ", ".join(f"{name} {count / sum(self._counts):.3g}" for name, count in drawn)
-        return f"{super().summary()}; shares: {listed}"
+        n_bytes = sum(column.n_bytes for column in self.train.columns.values() if not column.on_disk)
+        return f"{super().summary()}; shares: {listed}; {n_bytes:,} bytes to train on in the memory of each process"
 
     def report(self) -> dict[str, Any]:
         """See `Demonstrations.report`; with the format and place of each set."""
         return {"sets": {name: data.described for name, data in self.sets.items()}, **super().report()}
 
     def warnings(self) -> list[str]:
-        """See `Demonstrations`; with the doubts about each set, and episodes that one set holds out and another not."""
-        doubts = self.of_sets(lambda data: data.doubts())
-        return [*super().warnings(), *doubts, *leaks(self.sets), *_turned_otherwise(self.sets)]
+        """See `Demonstrations`; with the warnings of each set, and episodes that one set holds out and another not."""
+        set_warnings = self.of_sets(lambda data: data.mixture_warnings())
+        return [*super().warnings(), *set_warnings, *leaks(self.sets), *_turned_otherwise(self.sets)]
 
 
 def _joined(part: str, sets: Mapping[str, Trajectories]) -> tuple[Samples, dict[str, Trajectories]]:

@@ -53,16 +53,15 @@ class RecordedConfig(Config):
     """The recorded data set."""
 
     choice: ChoiceConfig = ChoiceConfig()
-    """Which of its episodes are used; by default all. Split, statistics, fingerprint and frame caches are those of a
-    data set that has no others."""
+    """Which of its episodes are used; by default all. Split, statistics, fingerprint and frame caches ignore the
+    others."""
 
     stride: int = Field(default=1, ge=1)
-    """Train on every so-manieth row: 3 makes a policy of 10 steps per second from a recording at 30. Windows begin at
-    every row, so no row is lost. Only for actions that say where to go; the differences of skipped rows would be
-    lost."""
+    """Train on every Nth row: 3 makes a policy of 10 steps per second from a recording at 30. Windows begin at every
+    row, so all rows are used. Only for absolute actions; differences between rows would miss the skipped ones."""
 
     obs: dict[Annotated[str, AfterValidator(good_key)], KeyConfig] = {}
-    """Observations: the policy's name of each one, and its key in the data set."""
+    """Observations: the policy's name for each, and its key in the data set."""
 
     embeddings: dict[Annotated[str, AfterValidator(good_key)], ObservationEmbeddingsConfig] = {}
     """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
@@ -85,12 +84,11 @@ class RecordedConfig(Config):
     """The action: one vector per step."""
 
     mirror: dict[str, MirrorConfig] = {}
-    """Train on the mirror image of each training episode too: how each observation of `obs` reads in the mirror, by the
-    policy's name, and how the action does, as `action`; a camera says it in its own `mirror`. Empty: on the recorded
-    episodes alone."""
+    """Also train on mirrored copies of the training episodes: how to mirror each observation of `obs`, by the policy's
+    name, and the action, as `action`; cameras have a `mirror` of their own. Empty: no copies."""
 
     weights: Annotated[WeightsConfig | None, Change("schedule-changing", {"mask": "data"})] = None
-    """How often windows are drawn, such as corrections more often than the rest. null: each comes once per epoch."""
+    """How often windows are drawn, for example corrections more often. null: each window once per epoch."""
 
     def faults(self) -> Iterator[str]:
         names = self.observations
@@ -124,12 +122,12 @@ class RecordedConfig(Config):
 
     @property
     def observations(self) -> list[str]:
-        """Names of all observations that are read."""
+        """Names of all observations."""
         return [*self.obs, *self.embeddings, *self.images, *self.depth, *self.points, *self.language]
 
     @property
     def cameras(self) -> dict[str, FramesConfig]:
-        """Everything that is frames: images and depth."""
+        """Images and depth by name."""
         return {**self.images, **self.depth}
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
@@ -166,17 +164,18 @@ class WindowsConfig(DataRecord):
     manifest: ManifestPlace = None
 
     block_rows: int = Field(default=2048, ge=1)
-    """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
+    """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read in such blocks."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
     """With embeddings: number of blocks of windows that are mixed."""
 
 
 def pinned_commits(data: Any, configured: Any = None) -> dict[str, str]:
-    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration.
+    """Read the commits of data sets on the Hub, by repository, from the data of a stored configuration.
 
     Args:
-        configured: JSON of the data as they are configured; a revision that a set names there is that of no other set.
+        data: stored, as JSON.
+        configured: JSON of the present configuration; a set that names a revision there pins no other set.
     """
     configured_records, commits = _episode_records(configured), {}
     for name, record in _episode_records(data).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -87,17 +87,16 @@ class KeyConfig(Config):
             numbers += names[key] if len(names.get(key, ())) == width else [""] * width
         return places_of(self.names, numbers, self.called)
 
-    def joined(self, parts: Sequence[np.ndarray], places: Places) -> np.ndarray:
-        """(N, *shape) contiguous float32 of the numbers at `places`; a number per step becomes one dimension."""
+    def joined(self, parts: Sequence[np.ndarray], places: Places, dtype: Any = np.float32) -> np.ndarray:
+        """(N, *shape) contiguous array of the numbers at `places`; a number per step becomes one dimension."""
         rows = min(map(len, parts))
         flat = [
             part[:rows].reshape(rows, math.prod(part.shape[1:])) if self.is_flat or part.ndim == 1 else part[:rows]
             for part in parts
         ]
         with np.errstate(over="ignore"):
-            if len(flat) == 1:
-                return np.ascontiguousarray(flat[0][:, places], dtype=np.float32)
-            return np.ascontiguousarray(np.concatenate([part.astype(np.float32) for part in flat], axis=1)[:, places])
+            whole = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=1, dtype=dtype, casting="unsafe")
+            return np.ascontiguousarray(whole[:, places], dtype=dtype)
 
     def in_time(self, values: np.ndarray, ends: np.ndarray, stride: int) -> np.ndarray:
         """(N, *shape): for each row the values that are its own.

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from pydantic import AfterValidator
 
-from dp_prior.config.late import imported
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError, first_few
@@ -27,12 +26,12 @@ from dp_prior.data.recorded.episodes import EpisodeParts, FrameCaches, OpenedEpi
 from dp_prior.data.recorded.extra import Extra
 from dp_prior.data.recorded.motion import motion_of
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig, good_key
-from dp_prior.data.recorded.selection import ACTION, ActionConfig, read_selected
+from dp_prior.data.recorded.selection import ACTION, read_selected
 from dp_prior.data.recorded.windows import WindowRows, make_windows
 from dp_prior.data.samples.order import Successes
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.data.split_data import PARTS
-from dp_prior.files.entry_points import entry_points
+from dp_prior.files.entry_points import entry_points, imported
 from dp_prior.files.regular_files import expanded
 from dp_prior.tensors.batch import Kind, Spec
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from dp_prior.data.formats.chosen import Chosen
     from dp_prior.data.recorded.shown import Shown
     from dp_prior.data.recorded.split import Split
-    from dp_prior.data.recorded.whole_episodes import WholeEpisodes
     from dp_prior.data.samples.weighted_order import Share
     from dp_prior.tensors.action_motion import ActionMotion
 
@@ -53,8 +51,7 @@ EXTRAS = {
     "previous_action": "dp_prior.data.recorded.previous:PreviousAction",
     "weights": "dp_prior.data.recorded.weights:Weights",
 }
-"""Place of the extra of each field, in the order in which extras are opened and their columns, digests and entries of
-the spec follow one another."""
+"""Module and class of the extra of each field, in the order of opening, columns, digests and entries of the spec."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -136,36 +133,44 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         return imported(place)(config, store, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
 
     def fills_memory(self, store: EpisodeStore) -> bool:
-        """Whether the numbers of all steps, as float32 in each process of the training, take more than a quarter of the
-        memory of this machine: a process that reads holds up to three copies."""
+        """Whether the numbers of all steps, as float32 in each process of this machine, take more than a quarter of its
+        memory: a process that reads holds up to three copies."""
         shapes, (ends, _) = store.keys(), store.checked_ends()
         keys = chain.from_iterable(selection.stored_keys for selection in (*self.obs.values(), self.action))
         n_bytes = 4 * int(ends[-1] if len(ends) else 0) * sum(int(np.prod(shapes.get(key, ()))) for key in keys)
-        processes = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        return 4 * n_bytes * processes > memory_bytes()
+        return 4 * n_bytes * self._n_processes > memory_bytes()
 
 
 class Trajectories(Demonstrations):
     """A checked data set, split by episode.
 
     Attributes:
-        described: format, place and whatever else the episode store says about itself.
+        described: see `EpisodeStore.describe`.
         highest_id: largest number of an episode, used or not.
     """
 
     extra_places: ClassVar[Mapping[str, str]] = EXTRAS
     """See `EXTRAS`."""
 
-    def __init__(self, config: TrajectoriesConfig, store: EpisodeStore, *steps: int, all_obs: bool):
-        """See `TrajectoriesConfig.create`. Args: steps: horizon, n_obs_steps and n_action_steps."""
+    def __init__(
+        self,
+        config: TrajectoriesConfig,
+        store: EpisodeStore,
+        horizon: int,
+        n_obs_steps: int,
+        n_action_steps: int,
+        *,
+        all_obs: bool,
+    ):
+        """See `TrajectoriesConfig.create`."""
         super().__init__(config)
-        horizon, n_obs_steps, n_action_steps = steps
         opened, warnings = self._read(config, store)
         extras = []
         for extra_class, record in config.extras(self.extra_places):
             extra, opened = extra_class.open(record, opened)
             extras.append(extra)
-        metadata, doubts = _metadata(store, config.stride)
+        metadata, metadata_warnings = _metadata(store, config.stride)
+        self.recorded = config
         self._horizon, self._extras, self._episodes = horizon, extras, opened.episodes
         self.described, self.files = store.describe(), self._files(opened)
         self.split_ids, self.highest_id = opened.episodes.ids(), int(opened.chosen.names.max())
@@ -180,8 +185,8 @@ class Trajectories(Demonstrations):
         self.counts = {part: windows.counts for part, windows in parts.items()}
         self._newest = {part: windows.newest for part, windows in parts.items()}
         self.is_train_step = parts["train"].is_real
-        self.few, is_short = self._few_windows()
-        self.file_warnings = [*warnings, *doubts, *([self.few] if is_short else [])]
+        self.shortage, is_short = self._shortage()
+        self.file_warnings = [*warnings, *metadata_warnings, *([self.shortage] if is_short else [])]
         self.shares = self._weighted_shares(len(self.train), {})
 
     def _read(self, config: TrajectoriesConfig, store: EpisodeStore) -> tuple[OpenedEpisodes, list[str]]:
@@ -236,7 +241,7 @@ class Trajectories(Demonstrations):
         return {key: MemoryColumn(torch.from_numpy(array[source])) for key, array in opened.values.items()}
 
     def _spec(self, opened: OpenedEpisodes, steps: int, metadata: Mapping[str, Any]) -> Spec:
-        """What a policy of these data reads and predicts. Args: steps: number of steps of an observation."""
+        """Shapes and kinds of observations and actions. Args: steps: number of steps of an observation."""
         arrays, keys = opened.values, opened.keys
         fields: dict[str, dict[str, Any]] = {
             "cond_shapes": {key: (steps, *arrays[key].shape[1:]) for key in keys if key != ACTION},
@@ -252,7 +257,7 @@ class Trajectories(Demonstrations):
         return Spec(x_shape=(self._horizon, *arrays[ACTION].shape[1:]), fps=fps, **fields)
 
     def _with_content(self, spec: Spec, opened: OpenedEpisodes) -> Spec:
-        """The spec with what describes the training data."""
+        """Add the description of the training data to the spec."""
         rows, lengths = self._episodes.steps("train", self._config.stride)
         content = {"motion": self._motion(spec, opened, rows, lengths), "instructions": {}}
         for extra in self._extras:
@@ -264,21 +269,20 @@ class Trajectories(Demonstrations):
         values = opened.values
         return motion_of(spec, {key: values[key][rows] for key in opened.keys}, lengths)
 
-    def _few_windows(self) -> tuple[str, bool]:
-        """What to say if most episodes to train on are shorter than a window, of which each has few; and whether all
-        are."""
+    def _shortage(self) -> tuple[str, bool]:
+        """Warn if most training episodes are shorter than a window. Returns the warning, or "", and whether all are."""
         short, n = self.counts["train"]["short_episodes"], self.counts["train"]["episodes"]
         if 2 * short <= n:
             return "", False
         longest = int((-(-self._episodes.lengths("train") // self._config.stride)).max())
-        few = (
+        shortage = (
             f"task.horizon is {self._horizon}, but {short:,} of {n:,} train episodes are shorter (the longest has "
             f"{longest} steps), so they give few windows, mostly padding; lower task.horizon"
         )
-        return few, short == n
+        return shortage, short == n
 
     def over(self, samples: Mapping[str, Samples]) -> Self:
-        """The same data set with other samples of some parts, which hold the same values."""
+        """The same data set with other samples of equal values, by part."""
         data = copy(self)
         data.train, data.val, data.test = (samples.get(part, getattr(self, part)) for part in PARTS)
         return data
@@ -316,14 +320,8 @@ class Trajectories(Demonstrations):
         chosen = self._episodes.chosen
         return chosen.place(int(self._newest[part][sample]) % int(chosen.ends[-1]))
 
-    def whole_episodes(self, action: ActionConfig | None = None) -> WholeEpisodes:
-        """See `SplitData`; read again, since samples are windows. Args: action: see `WholeEpisodes`."""
-        from dp_prior.data.recorded.whole_episodes import WholeEpisodes
-
-        return WholeEpisodes(self._config, action, self._config.split.max_rows)
-
     def summary(self) -> str:
-        """See `Demonstrations.summary`; with what was chosen and cut, and the parts of extras."""
+        """See `Demonstrations.summary`; with chosen episodes, stride and extras."""
         lines, chosen = [super().summary()], self._episodes.chosen
         if count := len(chosen.recorded) - len(chosen.numbers):
             by = "choice leaves" if self._config.split.max_rows is None else "choice and split.max_rows leave"
@@ -360,14 +358,14 @@ class Trajectories(Demonstrations):
 
     def warnings(self) -> list[str]:
         """See `Demonstrations`; with those of extras."""
-        lines = [*super().warnings(), *self.doubts()]
+        lines = [*super().warnings(), *self.mixture_warnings()]
         for extra in self._extras:
             lines += extra.warnings()
         return lines
 
-    def doubts(self) -> list[str]:
-        """Warnings of extras that hold in a mixture too."""
-        return [*chain.from_iterable(extra.doubts() for extra in self._extras)]
+    def mixture_warnings(self) -> list[str]:
+        """Warnings of extras that also hold in a mixture."""
+        return [*chain.from_iterable(extra.mixture_warnings() for extra in self._extras)]
 
 
 @dataclass(frozen=True)
@@ -412,10 +410,16 @@ def file_warnings(config: TrajectoriesConfig, opened: OpenedEpisodes) -> list[st
 
 def copied_numbers(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
     """A line if most numbers of the action, at least two, equal observations of the same step, by some of the rows."""
-    rows = np.unique(np.linspace(0, len(arrays[ACTION]) - 1, 1024).astype(np.int64)) if len(arrays[ACTION]) else []
+    if not len(arrays[ACTION]):
+        return
+    rows = np.unique(np.linspace(0, len(arrays[ACTION]) - 1, 1024).astype(np.int64))
     observed = [array[rows].reshape(len(rows), -1) for key, array in arrays.items() if key != ACTION]
-    moving = [column for column in arrays[ACTION][rows].T if np.ptp(column) > 0] if len(rows) else []
-    same = sum(any((vectors == column[:, None]).all(0).any() for vectors in observed) for column in moving)
+
+    def is_observed(column: np.ndarray) -> bool:
+        return any((vectors == column[:, None]).all(0).any() for vectors in observed)
+
+    moving = [column for column in arrays[ACTION][rows].T if np.ptp(column) > 0]
+    same = sum(map(is_observed, moving))
     if same > 1 and 2 * same >= len(moving):
         finding = f"{same} of {len(moving)} numbers of the action equal observations of the same step"
         yield f'{finding}, which a policy learns to repeat; if these are positions, write "ahead": 1 into data.action'
@@ -437,7 +441,7 @@ def _unnamed(config: TrajectoriesConfig, opened: OpenedEpisodes) -> Iterator[str
 
 
 def _metadata(store: EpisodeStore, stride: int) -> tuple[Mapping[str, Any], list[str]]:
-    """`EpisodeStore.metadata`, without which a policy can be trained all the same; with warnings about it."""
+    """`EpisodeStore.metadata` and warnings; training needs no metadata, so an error of reading them is a warning."""
     metadata, warnings = {"fps": None, "names": {}}, []
     try:
         if fault := store.rate_fault():

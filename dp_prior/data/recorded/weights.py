@@ -6,7 +6,6 @@ gradient, an epoch its length, and the sample at any position stays a function o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
@@ -152,12 +151,6 @@ class Weights(Extra):
     def summary(self, windows: int, shares: Sequence[Share] | None) -> Iterator[str]:
         drawn = sum(len(share.ids) for share in shares)
         yield f"weights: {windows - drawn:,} windows are never drawn, the others in {len(shares)} shares"
-
-
-def marks_corrections(key: str) -> bool:
-    """Whether a key marks the steps at which a person acted in place of a policy, by its name: LeRobot's `intervention`
-    and `complementary_info.is_intervention`."""
-    return re.split(r"[./]", key)[-1].removeprefix("is_") == "intervention"
 
 
 def weighted_shares(weights: np.ndarray, count: int) -> list[Share]:

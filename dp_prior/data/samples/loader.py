@@ -62,6 +62,7 @@ class Loader:
         batch_size: samples per rank and micro-batch; at most these with `global_batch_size`.
         accumulation: micro-batches per optimizer step; with `global_batch_size` 1 for as many as `batch_size` requires.
         device: of the batches; None for that of the data set.
+        shortage: a sentence for the error about too few samples, with a space at the end; or empty.
         global_batch_size: samples per optimizer step over all ranks; None for the product of the others.
 
     Attributes:
@@ -81,7 +82,7 @@ class Loader:
         device: torch.device | str | None = None,
         order: Order | None = None,
         augment: Callable[[Batch, Randomness], Batch] | None = None,
-        few: str = "",
+        shortage: str = "",
         global_batch_size: int | None = None,
     ):
         self.dataset = dataset
@@ -96,10 +97,12 @@ class Loader:
         self._bounds = [*itertools.accumulate((size * world_size for size in sizes), initial=0)]
         self.global_batch_size = self._bounds[-1]
         if len(dataset) < self.global_batch_size:
-            step = f"batch_size {batch_size} x accumulation {accumulation} x {_ranks(world_size)} ="
-            step, setting = (step, "batch_size") if global_batch_size is None else ("global_batch_size",) * 2
+            setting, step = "global_batch_size", "global_batch_size"
+            if global_batch_size is None:
+                setting = "batch_size"
+                step = f"batch_size {batch_size} x accumulation {accumulation} x {_ranks(world_size)} ="
             problem = f"one step takes {step} {self.global_batch_size} samples, but the training set has {len(dataset)}"
-            raise ConfigError("data", [f"{problem}. {few}Lower {setting} or train on more data"])
+            raise ConfigError(f"data.{setting}", [f"{problem}. {shortage}Lower {setting} or train on more data"])
         self._length = len(dataset)
         self._disk = dataset if getattr(dataset, "reads_disk", False) else None
         self._reading = threading.Lock()  # a data set may keep the blocks that it has read
@@ -160,7 +163,7 @@ class Loader:
         return _Read(samples_seen, ids, int(self.dataset.count_valid(ids)), parts)
 
     def _pinned(self, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same in memory that a GPU copies from while the host goes on."""
+        """Move the tensors to pinned memory, from which a GPU copies in the background."""
         if self.device.type != "cuda":
             return buffers
         with torch.cuda.device(self.device):  # a new thread begins with the first GPU, whose memory other ranks use
@@ -213,15 +216,15 @@ def micro_batch_sizes(global_batch_size: int | None, batch_size: int, accumulati
         above = next((n for n in range(world_size, 4 * world_size) if global_batch_size % n == 0), below)
         numbers = " or ".join(_ranks(n) for n in dict.fromkeys((below, above)))
         totals = " or ".join(str(n * world_size) for n in (share, share + 1) if n)
-        problem = f"global_batch_size is {global_batch_size}, which {world_size} ranks cannot share equally"
-        raise ConfigError("data", [f"{problem}; start {numbers}, which can, or set global_batch_size to {totals}"])
+        problem = f"is {global_batch_size}, which {world_size} ranks cannot share equally"
+        raise ConfigError("data.global_batch_size", [f"{problem}; start {numbers}, which can, or set it to {totals}"])
     is_limited = batch_size != global_batch_size  # else `batch_size` was omitted; see `DataRecord`
     if is_limited and accumulation > 1 and batch_size * accumulation != share:
         product = f"batch_size {batch_size} x accumulation {accumulation} x {_ranks(world_size)}"
         total, required = batch_size * accumulation * world_size, -(-share // batch_size)
-        problem = f"global_batch_size is {global_batch_size}, but {product} = {total} samples"
-        remedy = f"remove train.accumulation (here {required} would follow), or set global_batch_size to {total}"
-        raise ConfigError("data", [f"{problem}; {remedy}"])
+        problem = f"is {global_batch_size}, but {product} = {total} samples"
+        remedy = f"remove train.accumulation (here {required} would follow), or set this to {total}"
+        raise ConfigError("data.global_batch_size", [f"{problem}; {remedy}"])
     count = min(share, max(accumulation, -(-share // batch_size)))
     small, larger = divmod(share, count)
     return [small + 1] * larger + [small] * (count - larger)

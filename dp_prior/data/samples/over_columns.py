@@ -43,7 +43,7 @@ class RowSelection(ABC):
 
     @abstractmethod
     def to(self, device: torch.device | str) -> RowSelection:
-        """The same rows, with batches made on another device."""
+        """Make batches on another device."""
 
 
 class Cut(Protocol):
@@ -53,7 +53,7 @@ class Cut(Protocol):
         """The samples. Args: random: B rows, each of which decides about its sample; None for what is not random."""
 
     def seeing(self, keys: Collection[str]) -> Cut:
-        """The same with these conditions only."""
+        """Keep only these conditions."""
 
 
 class Samples:
@@ -87,7 +87,7 @@ class Samples:
         return self.rows.count_valid(ids)
 
     def read(self, ids: Tensor) -> dict[str, Tensor]:
-        """What lies on disk of the samples at ids (B,) int64, by key, on the CPU; uses no accelerator.
+        """Read the columns on disk of the samples at ids (B,) int64, by key, on the CPU; uses no accelerator.
 
         Raises:
             DataError: a row cannot be trained on.
@@ -113,21 +113,21 @@ class Samples:
         return batch if self.cut is None else self.cut(batch)
 
     def seeing(self, keys: Collection[str]) -> Samples:
-        """The same samples with these conditions only, for readers that need no others."""
+        """Keep only these conditions, for readers that need no others."""
         columns = {key: column for key, column in self.columns.items() if key == X or key in keys}
         return Samples(columns, self.rows, self.cut and self.cut.seeing(keys))
 
     def whole(self) -> Samples:
-        """The same samples before `cut`."""
+        """The samples before `cut`."""
         return Samples(self.columns, self.rows)
 
     def cached(self, block_rows: int, n_blocks: int) -> Samples:
-        """The same samples, with blocks of the columns on disk cached in memory."""
+        """Cache blocks of the columns on disk in memory."""
         columns = {key: column.cached(block_rows, n_blocks) for key, column in self.columns.items()}
         return Samples(columns, self.rows, self.cut)
 
     def to(self, device: torch.device | str, keys: Collection[str] | None = None) -> Samples:
-        """The same samples, batches of which are wanted on another device.
+        """Make batches on another device.
 
         Args:
             keys: columns that may move there, of which embeddings stay on disk all the same; None for all.

@@ -6,7 +6,7 @@ BackboneConfig = family(
     "backbones",
     {
         "unet1d": "dp_prior.networks.backbones.unet1d:UNet1DConfig",
-        "unet1d_local": "dp_prior.networks.backbones.unet1d:LocalUNet1DConfig",
+        "unet1d_local": "dp_prior.networks.backbones.unet1d_local:LocalUNet1DConfig",
         "transformer": "dp_prior.networks.backbones.transformer:TransformerConfig",
         "dit": "dp_prior.networks.backbones.dit:DiTConfig",
         "mlp": "dp_prior.networks.backbones.mlp:MLPConfig",

@@ -6,8 +6,7 @@ the settings. The last layer of every residual branch starts at zero, as in impr
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -150,7 +149,7 @@ class UNet2D(nn.Module):
         self._zero_last_layers()
 
     def _divide_attention(self, heads: int, heads_up: int) -> None:
-        """Give every attention so many heads; diffusers knows one size of heads for all levels."""
+        """Set the number of heads of every attention; diffusers knows one size of heads for all levels."""
         from diffusers.models.attention_processor import Attention
 
         for name, module in self.unet.named_modules():
@@ -172,74 +171,3 @@ class UNet2D(nn.Module):
         if is_channels_first(x_t) or (dtype is torch.bfloat16 and x_t.device.type == "cpu"):
             x_t = x_t.contiguous()  # torch's group norm in bfloat16 on a CPU takes 7 times longer with channels last
         return self.unet(x_t, t * self.timestep_scale, class_labels=label, return_dict=False)[0].movedim(1, -1)
-
-
-def rename_published(
-    weights: Mapping[str, Tensor], *, n_res_blocks: int, heads: int, heads_up: int | None = None
-) -> dict[str, Tensor]:
-    """Weights, or gradients, of improved-diffusion's `UNetModel` by the names of a `UNet2D`.
-
-    Args:
-        n_res_blocks, heads, heads_up: see `UNet2DConfig`.
-
-    Returns:
-        Tensors by name; an unknown one under its own name.
-
-    Raises:
-        RuntimeError: the rows of an attention cannot be divided into the heads.
-    """
-    tensors = {}
-    for name, value in weights.items():
-        place, _, end = name.rpartition(".")
-        if place in _ENDS:
-            tensors[f"unet.{_ENDS[place]}.{end}"] = value
-            continue
-        parts = _BLOCK.fullmatch(place)
-        inner = parts["inner"] if parts else ""
-        if inner == "qkv":  # (heads, 3, channels of a head) rows
-            count = heads_up or heads if parts["side"] == "output" else heads
-            rows = value.flatten(1) if value.dim() > 1 else value
-            for key, projection in zip("qkv", rows.unflatten(0, (count, 3, -1)).unbind(1), strict=True):
-                tensors[f"unet.{_block(parts, n_res_blocks)}.to_{key}.{end}"] = projection.flatten(0, 1)
-        elif inner in _PARTS:
-            is_matrix = inner == "proj_out" and value.dim() > 1
-            renamed = f"unet.{_block(parts, n_res_blocks)}.{_PARTS[inner]}.{end}"
-            tensors[renamed] = value.flatten(1) if is_matrix else value
-        else:
-            tensors[name] = value
-    return tensors
-
-
-def _block(parts: re.Match[str], n_res_blocks: int) -> str:
-    """The name of a block: a level has `n_res_blocks` blocks and a downsampling, on the way up one more block."""
-    number, inner = int(parts["number"]), parts["inner"]
-    is_attention = inner.startswith(("norm", "qkv", "proj_out"))
-    if parts["side"] == "middle":
-        return "mid_block.attentions.0" if is_attention else f"mid_block.resnets.{number // 2}"
-    side = {"input": "down", "output": "up"}[parts["side"]]
-    level, block = divmod(number - (side == "down"), n_res_blocks + 1)
-    if inner in ("op", "conv"):
-        return f"{side}_blocks.{level}.{side}samplers.0"
-    return f"{side}_blocks.{level}.{'attentions' if is_attention else 'resnets'}.{block}"
-
-
-_BLOCK = re.compile(r"(?P<side>input|middle|output)_blocks?\.(?P<number>\d+)\.(?:\d+\.)?(?P<inner>.+)")
-_PARTS = {
-    "in_layers.0": "norm1",
-    "in_layers.2": "conv1",
-    "emb_layers.1": "time_emb_proj",
-    "out_layers.0": "norm2",
-    "out_layers.3": "conv2",
-    "skip_connection": "conv_shortcut",
-    "norm": "group_norm",
-    "proj_out": "to_out.0",
-    "op": "conv",
-    "conv": "conv",
-}
-_ENDS = {
-    "time_embed.0": "time_embedding.linear_1",
-    "time_embed.2": "time_embedding.linear_2",
-    "input_blocks.0.0": "conv_in",
-    "out.0": "conv_norm_out",
-    "out.2": "conv_out",
-}

@@ -25,6 +25,9 @@ class ObservationEncoder(nn.Module):
         shared: by observation, the observation whose encoder also encodes it.
     """
 
+    further_features: tuple[tuple[str, int], ...] = ()
+    """Names of the numbers that a subclass adds behind the features of a token."""
+
     def __init__(
         self,
         encoders: Mapping[str, Encoder],

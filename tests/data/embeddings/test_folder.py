@@ -145,6 +145,22 @@ def test_a_row_is_damaged_without_a_length_and_with_one_that_no_embedding_has(tm
         folder.scan()
 
 
+@pytest.mark.parametrize("kind", ["npy", "parquet"])
+@pytest.mark.filterwarnings("error")
+def test_a_number_beyond_float32_is_refused_by_its_row_without_a_warning_of_numpy(tmp_path, kind):
+    rows = embeddings(19, dtype="float64")
+    rows[7, 2] = 1e300
+    if kind == "npy":
+        record = FolderConfig(path=str(write_npy(tmp_path / "img", rows, COUNTS)))
+    else:
+        place = write_parquet(tmp_path / "img", {"embedding": rows}, COUNTS)
+        record = FolderConfig(path=str(place), format="parquet", column="embedding")
+    with pytest.raises(DataError, match=naming(tmp_path / "img", "finite", "float32")) as caught:
+        record.create().scan()
+    (line,) = str(caught.value).splitlines()[1:]
+    assert line.count("row") == 2, "one row is named, and the remedy"
+
+
 def test_rows_of_metadata_beyond_the_embeddings_are_an_error_and_never_given(tmp_path, monkeypatch):
     monkeypatch.setattr("dp_prior.data.embeddings.metadata.ROWS_AT_ONCE", 3)
     folder = str(write_npy(tmp_path / "img", embeddings(5), [5]))

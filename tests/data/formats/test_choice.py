@@ -238,11 +238,6 @@ def test_lists_and_values_are_written_in_one_way():
         assert named(number) == named(np.int64(number)) == str(number) != named(number - 1)
     assert named(0.1 + 0.2) == "0.3" and named(1764256235.123) != named(1764256235.124)
     assert told_each(overlaps({"a": [0, 1, 2, 3], "b": [2, 3, 9]}, np.arange(10) + 100), ("a", "b", "102, 103"))
-    assert ChoiceConfig.of_texts("0-3, 7,train", "2", ["ok=true", "who=me"]) == ChoiceConfig(
-        only=("0-3", 7, "train"), leave_out=(2,), where={"ok": True, "who": "me"}
-    )
-    with pytest.raises(ConfigError, match=naming("--where", "'ok'", "KEY=VALUE")):
-        ChoiceConfig.of_texts(None, None, ["ok"])
 
 
 def test_convert_chooses_thins_and_says_what_it_relabels(source, tmp_path):

@@ -1,6 +1,7 @@
 """Arrays over all episodes with a mask of the steps that exist."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -101,3 +102,17 @@ def test_a_mask_that_is_full_needs_its_axis_and_one_with_holes_is_refused(tmp_pa
         MaskedArraysConfig(path=tmp_path / "d").create()
     with pytest.raises(DataError, match=naming("nothing", "mask", "'existence_mask'")):
         MaskedArraysConfig(path=tmp_path / "d", mask="nothing").create()
+
+
+def test_arrays_are_mapped_as_numpy_reads_them_by_any_number_of_threads(tmp_path):
+    arrays = [np.arange(24, dtype=np.int16).reshape(2, 3, 4), np.ones((3, 2), order="F"), np.array(2.5)]
+    for number, array in enumerate(arrays):
+        np.save(tmp_path / f"{number}.npy", array)
+    with ThreadPoolExecutor(8) as pool:
+        for number, found in enumerate(
+            pool.map(masked_arrays.map_npy, [tmp_path / f"{one % 3}.npy" for one in range(300)])
+        ):
+            np.testing.assert_array_equal(found, arrays[number % 3], strict=True)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match=naming("Python objects")):
+        masked_arrays.map_npy(tmp_path / "objects.npy")

@@ -75,7 +75,8 @@ def write_video(path: Path, frames, fps=10, times=None, codec="libx264rgb", pix_
     import av
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), "w") as container:
+    kind = "matroska" if codec == "ffv1" else None  # MP4 of PyAV 15 does not hold it
+    with av.open(str(path), "w", format=kind) as container:
         stream = container.add_stream(codec, rate=fps, options=options or {"crf": "0", "preset": "ultrafast"})
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], pix_fmt
         stream.codec_context.time_base = Fraction(1, fps)

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import itertools
 import os
 import re
 import threading
@@ -12,7 +13,7 @@ import torch
 
 from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
 from dp_prior.data.frames import build as build_module
-from dp_prior.data.frames.build import BuildProgress, duration
+from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.data.frames.layout import read_index
 from tests import forks
@@ -31,12 +32,76 @@ def test_every_row_has_its_frame_whatever_the_number_of_workers(source, workers)
     assert sorted(file.name for file in cache.directory.iterdir()) == ["cache.json", "frames.u8"]
 
 
+@encodings
+def test_a_core_without_a_file_decodes_one_block_ahead(source, encoding, monkeypatch, own_threads):
+    """The cache is that of one thread."""
+    whole = [tuple(range(len(LENGTHS)))]
+    plain = cache_of(MadeFrames(source.root, LENGTHS, whole), encoding, root=source.root.parent / "plain")
+    plain.build(1)
+    decoded, is_building = threading.Semaphore(0), threading.Event()
+    counts = {"decoded": 0, "fitted": 0}
+
+    class Watched(MadeFrames):
+        def read(self, part, skip):
+            for block in super().read(part, skip):
+                for row in range(len(block)):
+                    counts["decoded"] += is_building.is_set()
+                    decoded.release()
+                    yield block[row : row + 1]
+            decoded.release()
+
+    cache = cache_of(Watched(source.root, LENGTHS, whole), encoding)
+    pixels = type(cache._plan.encoding).pixels
+
+    def fitted(encoding, frames):
+        if is_building.is_set():
+            assert decoded.acquire(timeout=60) and (counts["fitted"] or decoded.acquire(timeout=60))
+            counts["fitted"] += 1
+            assert counts["decoded"] <= counts["fitted"] + 1
+        return pixels(encoding, frames)
+
+    monkeypatch.setattr(type(cache._plan.encoding), "pixels", fitted)
+    monkeypatch.setattr(cache, "_refuse_small_disk", lambda workers: is_building.set())
+    cache.build(2)
+    assert counts == {"decoded": 37, "fitted": 37} and contents(cache) == contents(plain)
+    assert not own_threads("frames_ahead")
+
+
+@pytest.mark.parametrize("fault", [UnreadableError(errno.EIO, "cannot be read now", "a"), DataError("a", ["is torn"])])
+def test_a_fault_that_is_decoded_ahead_is_that_of_one_thread(source, fault, own_threads):
+    class Torn(MadeFrames):
+        def read(self, part, skip):
+            yield from itertools.islice((block[:1] for block in super().read(part, skip)), 1)
+            raise fault
+
+    problems = []
+    for workers in (1, 2):
+        torn = Torn(source.root, LENGTHS, [tuple(range(len(LENGTHS)))])
+        cache = cache_of(torn, root=source.root.parent / str(workers))
+        with pytest.raises(type(fault)) as error:
+            cache.build(workers)
+        problems.append((str(error.value), [*cache._plan.done()]))
+    assert problems[0] == problems[1]
+    assert not own_threads("frames_ahead")
+
+
+def test_a_disk_that_is_full_ends_the_thread_that_decodes_ahead(source, monkeypatch, own_threads):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache = cache_of(MadeFrames(source.root, LENGTHS, [tuple(range(len(LENGTHS)))]))
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UnwritableError):
+        cache.build(2)
+    assert not own_threads("frames_ahead")
+
+
 def test_progress_and_estimate_say_how_much_is_left(source):
     cache, seen = cache_of(source), []
     estimate = cache.estimate()
     assert (estimate.frames, estimate.frames_left, estimate.n_bytes) == (37, 37, 37 * 12 * 16 * 3)
     assert not cache.directory.exists()
-    assert re.search(naming("37 of 37 frames", "0 s", "0.0213 MB", "raw"), str(estimate))
+    assert re.search(naming("37 of 37 frames", "1 s", "0.0213 MB", "raw"), str(estimate))
     cache.build(progress=seen.append)
     assert seen[-1].frames_done == seen[-1].frames == 37 and seen[-1].seconds_left == 0
     assert cache.estimate().frames_left == 0
@@ -265,7 +330,7 @@ def test_a_request_to_stop_ends_the_build_and_the_waiting(source, monkeypatch):
         assert skipped.get(part.where, sum(lengths.values())) == rows
 
 
-def test_a_build_that_is_interrupted_stops_its_threads_and_goes_on_later(source):
+def test_a_build_that_is_interrupted_stops_its_threads_and_goes_on_later(source, own_threads):
     cache = cache_of(source)
 
     def interrupt(found):
@@ -273,23 +338,8 @@ def test_a_build_that_is_interrupted_stops_its_threads_and_goes_on_later(source)
 
     with pytest.raises(KeyboardInterrupt):
         cache.build(2, interrupt)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("frames")]
+    assert not own_threads("frames")
     np.testing.assert_array_equal(cache.open().rows(torch.arange(37)).numpy(), expected_frames(source).numpy())
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.4, "0 s"),
-        (99, "99 s"),
-        (100, "2 min"),
-        (3599, "60 min"),
-        (5999, "100 min"),
-        (6000, "1.7 h"),
-    ],
-)
-def test_durations_are_told_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_a_line_of_the_journal_is_written_after_its_frames_are_on_the_disk(source, monkeypatch):

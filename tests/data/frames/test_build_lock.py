@@ -24,9 +24,9 @@ def test_a_second_holder_waits_until_the_first_is_done_and_says_how_far_it_is(tm
     with build_lock(tmp_path / "lock", order.append, lambda: "", lambda: None):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(200)
         order.append("first")
-    thread.join(30)
+    thread.join()
     assert order == ["first", "second"] and "3 of 9 frames" in told[0]
 
 

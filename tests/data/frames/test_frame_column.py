@@ -38,9 +38,9 @@ def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
 
 def test_progress_is_told_once_in_ten_seconds_of_work_and_at_the_end():
     lines = []
-    told = _Throttled("front", lines.append)
+    report = _Throttled("front", lines.append)
     for done in range(1, 101):  # two frames a second: 20 in ten seconds
-        told(BuildProgress(done, 100, 2.0, (100 - done) / 2))
+        report(BuildProgress(done, 100, 2.0, (100 - done) / 2))
     assert [re.search(r"([\d,]+) of 100 frames", line)[1] for line in lines] == ["20", "40", "60", "80", "100"]
     assert all("front" in line for line in lines)
 

@@ -126,20 +126,20 @@ def cameras_of(frames, **fields):
 def test_depth_of_which_less_than_half_lies_in_its_range_is_doubted(inside, is_told):
     frames = torch.full((4, 2, 2, 1), 20.0)
     frames.view(-1)[:inside] = 1.0
-    doubts = [*cameras_of(frames).doubts()]
+    doubts = [*cameras_of(frames).mixture_warnings()]
     assert len(doubts) == is_told
     if inside in (4, 7):
         assert told(doubts[0], "depth.far", f"{inside / 16:.0%}", "1 to 20 m", "near 0.5", "far 2 m", "unit")
     frames.view(-1)[8:] = 0  # nothing was measured there
-    assert bool([*cameras_of(frames).doubts()]) == (inside < 4)
+    assert bool([*cameras_of(frames).mixture_warnings()]) == (inside < 4)
 
 
 def test_depth_is_looked_at_in_frames_of_the_whole_recording():
     frames = torch.ones(1000, 2, 2, 1)
     frames[200:] = 20.0
-    (doubt,) = cameras_of(frames).doubts()
+    (doubt,) = cameras_of(frames).mixture_warnings()
     assert told(doubt, "depth.far", "20%") and cameras_of(frames).images["far"].reads == 0
-    assert not [*cameras_of(frames[:350]).doubts()]
+    assert not [*cameras_of(frames[:350]).mixture_warnings()]
 
 
 def test_a_mirror_image_shows_the_frames_of_the_camera_on_the_other_side():

@@ -50,7 +50,7 @@ class RowNumbers(Extra):
     def summary(self, windows, shares):
         return [f"{windows} windows, {len(shares)} share"]
 
-    def doubts(self):
+    def mixture_warnings(self):
         return ["perhaps"]
 
     def warnings(self):
@@ -74,14 +74,14 @@ def test_a_data_set_asks_an_extra_everything_and_knows_none_by_name(extra, path)
         assert batch.mask[:, :2][~is_odd].any() and batch.mask[:, :2][is_odd].any() != is_masked
     assert [share.count for share in data.shares] == [len(data.train)] and len(data.shares[0].ids) < len(data.train)
     assert data.summary().endswith(f"{len(data.train)} windows, 1 share")
-    assert data.doubts() == ["perhaps"] and data.warnings()[-2:] == ["perhaps", "surely"]
+    assert data.mixture_warnings() == ["perhaps"] and data.warnings()[-2:] == ["perhaps", "surely"]
     same, other = (configure(path, frame_cache=cache).create(8, 2, 4) for cache in ("/nowhere", "/elsewhere"))
     assert same.fingerprint == data.fingerprint != other.fingerprint
 
 
 def test_without_extras_a_data_set_has_the_defaults(path):
     data = configure(path).create(8, 2, 4)
-    assert [*configure(path).extras()] == [] and data.doubts() == [] and data.images == {}
+    assert [*configure(path).extras()] == [] and data.mixture_warnings() == [] and data.images == {}
     assert (data.shares, data.follows, data.has_embeddings) == (None, {}, False)
 
 

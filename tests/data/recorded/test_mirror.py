@@ -20,7 +20,7 @@ from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.pixels.resize import Fit
-from dp_prior.tensors.rotations import from_6d
+from dp_prior.tensors.six_d import from_6d
 from tests.examples import examples
 from tests.messages import naming, told
 

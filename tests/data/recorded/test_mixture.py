@@ -124,6 +124,7 @@ def test_each_set_has_its_exact_share_of_every_epoch_and_all_its_windows_come_in
         assert sum(of["a"]) == epochs * round(0.75 * n) and sum(of["b"]) == epochs * (n - round(0.75 * n))
         assert all(max(each) - min(each) <= 1 for each in of.values())
     assert "shares: a 0.75, b 0.25" in data.summary()
+    assert told(data.summary(), f"{sum(column.values.nbytes for column in data.train.columns.values()):,}")
 
 
 def test_a_set_given_twice_is_that_set_once(paths):

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.data.recorded.previous import central_action, previous_actions
-from dp_prior.tensors.rotations import RotationSlice, from_6d
+from dp_prior.tensors.rotations import RotationSlice
+from dp_prior.tensors.six_d import from_6d
 from tests.examples import examples
 
 TURN = (RotationSlice(slice=(1, 5), form="quaternion_xyzw"),)

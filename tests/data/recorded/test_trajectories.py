@@ -13,6 +13,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import META
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
+from dp_prior_worlds.whole_episodes import WholeEpisodes
 from tests.data.recorded.trajectories import CONFIG, configure, episodes, fetch_all
 from tests.examples import examples
 from tests.messages import naming, told, told_each
@@ -219,7 +220,7 @@ def test_the_first_rows_are_a_data_set_without_the_other_episodes(path):
         named = configure(path, choice={"only": list(range(count))}).create(6, 2, 3)
         assert (few.split_ids, few.fingerprint) == (named.split_ids, named.fingerprint)
         assert torch.equal(fetch_all(few.train).x, fetch_all(named.train).x)
-        assert few.whole_episodes().numbers.tolist() == list(range(count))
+        assert WholeEpisodes(few.recorded).numbers.tolist() == list(range(count))
         assert (few.fingerprint == every.fingerprint) == (count == len(ends))
     assert told(
         configure(path, split={"max_rows": 60}).create(6, 2, 3).summary(), "choice", "split.max_rows", "7 episodes"
@@ -273,4 +274,4 @@ def test_windows_are_few_where_more_than_half_of_the_episodes_are_shorter(tmp_pa
     np.savez(tmp_path / "set.npz", **episodes(lengths))
     whole = {"train": 1.0, "val": 0.0, "test": 0.0}
     data = configure(tmp_path / "set.npz", split=whole).create(8, 2, 4)
-    assert bool(data.few) == is_few and (not is_few or told(data.few, "task.horizon", "3 of 4", "9 steps"))
+    assert bool(data.shortage) == is_few and (not is_few or told(data.shortage, "task.horizon", "3 of 4", "9 steps"))

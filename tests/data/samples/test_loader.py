@@ -169,10 +169,6 @@ def stored(data, batch_size=4, accumulation=1, rank=0, world_size=1):
     return Loader(data, batch_size=batch_size, accumulation=accumulation, seed=0, rank=rank, world_size=world_size)
 
 
-def reading():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
-
-
 @pytest.mark.parametrize(("accumulation", "rank", "world_size"), [(1, 0, 1), (2, 0, 1), (2, 1, 3)])
 def test_batches_that_are_read_ahead_are_the_same(accumulation, rank, world_size):
     data = Stored(50)
@@ -186,20 +182,22 @@ def test_batches_that_are_read_ahead_are_the_same(accumulation, rank, world_size
     assert data.threads == {"read-ahead_0"}
 
 
-def test_only_a_few_batches_are_read_ahead_and_the_thread_ends_with_the_iterator():
+def test_only_a_few_batches_are_read_ahead_and_the_thread_ends_with_the_iterator(own_threads):
     data = Stored(1000)
     batches = stored(data).from_sample(0)
-    assert not reading()  # begins with the first batch
+    assert not own_threads("read-ahead")  # begins with the first batch
     for count in range(1, 30):
         next(batches)
         assert count <= data.began <= count + READ_AHEAD
     del batches
-    assert not reading()
+    assert not own_threads("read-ahead")
 
 
 @pytest.mark.parametrize("reads_disk", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_batch_after_an_evaluation_is_that_of_the_new_order_whatever_was_read_ahead(reads_disk, world_size):
+def test_a_batch_after_an_evaluation_is_that_of_the_new_order_whatever_was_read_ahead(
+    reads_disk, world_size, own_threads
+):
     found = [{"instruction": text, "success_rate": solved, "episodes": 10} for text, solved in (("a", 0.9), ("b", 0.2))]
     tables = {"rollout/by_instruction": found}
 
@@ -228,7 +226,7 @@ def test_a_batch_after_an_evaluation_is_that_of_the_new_order_whatever_was_read_
         resumed.load(None)
         assert torch.equal(resumed.global_batch(28)[0].ids, fresh.global_batch(28)[0].ids)
         del batches
-    assert not reading()
+    assert not own_threads("read-ahead")
     plain = stored(Stored(30))
     plain.follow(tables)
     plain.load({"rollout": {}})
@@ -252,19 +250,19 @@ def test_what_a_gpu_copies_is_pinned_on_that_gpu(monkeypatch):
     assert torch.equal(torch.cat([part["front"] for part in read.parts]), read.ids + 100)
 
 
-def test_what_is_in_memory_needs_no_thread():
+def test_what_is_in_memory_needs_no_thread(own_threads):
     data = Stored(1000, reads_disk=False)
-    assert next(stored(data).from_sample(0)) and not data.began and not reading()
+    assert next(stored(data).from_sample(0)) and not data.began and not own_threads("read-ahead")
 
 
-def test_an_error_of_the_thread_is_raised_by_the_batch_that_it_belongs_to():
+def test_an_error_of_the_thread_is_raised_by_the_batch_that_it_belongs_to(own_threads):
     order = make(50, batch_size=5)
     data = Stored(50, damaged=int(order.ids(20)[2]))
     batches = stored(data, 5).from_sample(0)
     assert [batch.ids.tolist() for (batch,) in islice(batches, 4)] == [order.ids(k).tolist() for k in (0, 5, 10, 15)]
     with pytest.raises(DataError, match=naming("frames.u8", f"sample {data.damaged}")):
         next(batches)
-    assert not reading()
+    assert not own_threads("read-ahead")
 
 
 def test_another_reader_waits_for_the_thread():
@@ -322,7 +320,7 @@ def test_every_sample_weighs_the_same_in_micro_batches_of_any_size(world_size, s
 
 @pytest.mark.parametrize(("total", "world_size"), [(64, 3), (64, 24), (7, 2), (97, 10), (4, 9), (1_000_003, 1000)])
 def test_ranks_that_cannot_share_a_global_batch_are_told_numbers_that_can(total, world_size):
-    with pytest.raises(ConfigError, match=naming("global_batch_size", total, f"{world_size} ranks")) as caught:
+    with pytest.raises(ConfigError, match=naming("data.global_batch_size", total, f"{world_size} ranks")) as caught:
         micro_batch_sizes(total, total, 1, world_size)
     start, change = str(caught.value).split("; start ")[1].split(", or set ")
     for count in map(int, re.findall(r"(\d+) rank", start)):
@@ -337,7 +335,7 @@ def test_ranks_that_cannot_share_a_global_batch_are_told_numbers_that_can(total,
 def test_sizes_that_disagree_with_a_global_batch_are_told_sizes_that_agree():
     assert micro_batch_sizes(64, 16, 2, 2) == [16, 16]
     product = "batch_size 16 x accumulation 2 x 1 rank = 32"
-    with pytest.raises(ConfigError, match=naming("global_batch_size is 64", product, "train.accumulation", 4)):
+    with pytest.raises(ConfigError, match=naming("data.global_batch_size", "is 64", product, "train.accumulation", 4)):
         micro_batch_sizes(64, 16, 2, 1)
     assert micro_batch_sizes(64, 16, 1, 1) == [16] * 4
     assert micro_batch_sizes(32, 16, 2, 1) == [16] * 2
@@ -345,7 +343,9 @@ def test_sizes_that_disagree_with_a_global_batch_are_told_sizes_that_agree():
 
 @pytest.mark.promise("H2")
 def test_a_data_set_smaller_than_a_global_batch_is_refused_by_its_name():
-    with pytest.raises(ConfigError, match=naming("global_batch_size 64", 63, "Lower global_batch_size")):
+    with pytest.raises(
+        ConfigError, match=naming("data.global_batch_size", "global_batch_size 64", 63, "Lower global_batch_size")
+    ):
         Loader(Numbers(63), batch_size=8, global_batch_size=64)
     Loader(Numbers(64), batch_size=8, global_batch_size=64)
 
@@ -353,7 +353,7 @@ def test_a_data_set_smaller_than_a_global_batch_is_refused_by_its_name():
 @pytest.mark.promise("H2")
 def test_a_data_set_smaller_than_a_batch_is_refused_with_the_arithmetic():
     product = "batch_size 256 x accumulation 2 x 4 ranks = 2048"
-    with pytest.raises(ConfigError, match=naming(product, 1000, "Lower batch_size")):
+    with pytest.raises(ConfigError, match=naming("data.batch_size", product, 1000, "Lower batch_size")):
         make(1000, batch_size=256, accumulation=2, world_size=4)
     make(2048, batch_size=256, accumulation=2, world_size=4)
 

@@ -58,7 +58,7 @@ def test_of_another_machine_nothing_is_known_and_nothing_is_ended(pauses):
 def test_a_process_that_hangs_writes_its_stacks_and_is_gone(started, pauses):
     child, descriptor = started(HANGING)
     end_with_stacks(descriptor)
-    assert child.wait(10) == -signal.SIGABRT
+    assert child.wait() == -signal.SIGABRT
     assert b"most recent call first" in child.stderr.read()
 
 
@@ -66,13 +66,13 @@ def test_a_suspended_process_writes_its_stacks_too(started, pauses):
     child, descriptor = started(HANGING)
     child.send_signal(signal.SIGSTOP)
     end_with_stacks(descriptor)
-    assert child.wait(10) == -signal.SIGABRT
+    assert child.wait() == -signal.SIGABRT
 
 
 def test_a_process_that_ignores_it_is_killed(started, pauses):
     child, descriptor = started(f"import signal; signal.signal(signal.SIGABRT, signal.SIG_IGN); {WAITING}")
     end_with_stacks(descriptor)
-    assert child.wait(10) == -signal.SIGKILL
+    assert child.wait() == -signal.SIGKILL
 
 
 def test_ranks_of_one_machine_have_one_name_space():

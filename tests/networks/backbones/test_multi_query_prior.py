@@ -7,14 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dp_prior.networks.backbones.multi_query_prior import (
-    EARLY_BIAS_FACTOR,
-    MultiQueryPriorConfig,
-    is_early,
-    rename_published,
-)
+from dp_prior.networks.backbones.multi_query_prior import MultiQueryPriorConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from dp_prior_foreign.importers.dalle2 import EARLY_BIAS_FACTOR, rename_published
 from tests.messages import naming
 
 DIM, TEXTS, PLACES = 32, 5, 9
@@ -272,11 +268,6 @@ def test_farther_than_the_farthest_distance_all_are_one():
     buckets = MultiQueryPriorConfig(text_tokens=200).create((DIM,), (202, DIM)).buckets
     expected = [[bucket(max(0, i - j)) for j in range(len(buckets) + 1)] for i in range(len(buckets))]
     assert buckets.tolist() == expected and buckets.max() == 31
-
-
-def test_early_weights_are_told_by_their_names():
-    torch.manual_seed(0)
-    assert [is_early(PlainPriorNetwork(is_early=early).state_dict()) for early in (True, False)] == [True, False]
 
 
 def test_every_field_changes_the_network():

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dp_prior.networks.backbones.unet2d import UNet2DConfig, rename_published
+from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.tensors.randomness import Randomness
+from dp_prior_foreign.importers.improved_diffusion import rename_published
 from tests.extras import needs
 from tests.messages import naming
 
@@ -233,11 +234,6 @@ def test_published_weights_are_the_same_network(mult, blocks, heads, heads_up, s
     expected = theirs(x.movedim(-1, 1), t).movedim(1, -1)
     assert expected.std() > 0.1
     torch.testing.assert_close(net(x, t, torch.zeros(2, 0, 128)), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_names_that_are_not_published_stay_as_they_are():
-    odd = {"a": torch.zeros(1), "input_blocks.1.0.other.weight": torch.zeros(1), "middle_block.x": torch.zeros(1)}
-    assert rename_published(odd, n_res_blocks=1, heads=4) == odd
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.picture_frames import decode_picture, read_rgb
+from dp_prior.data.frames.picture_frames import decode_picture
 from dp_prior.data.pictures.decode import decode_image
 from dp_prior.files.regular_files import UnfitError
 from dp_prior.tensors.pixels.picture_files import (
@@ -22,6 +22,7 @@ from dp_prior.tensors.pixels.picture_files import (
     import_pillow,
     opened_picture,
 )
+from dp_prior_foreign.embed import read_rgb
 from tests.cases import every
 from tests.messages import naming
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import raise_error, reading
+from dp_prior.data.files import reading
+from dp_prior.data.found_files import raise_error
 from dp_prior.files.regular_files import check_regular, open_regular
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.data.errors import DataError, MissingError
-from dp_prior.data.files import check_count, decoding, raise_error, reading
+from dp_prior.data.files import check_count, decoding, reading
+from dp_prior.data.found_files import raise_error
 from dp_prior.files.regular_files import SMALL, read_small
 
 

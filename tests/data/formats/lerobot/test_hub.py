@@ -244,7 +244,7 @@ def test_frames_of_a_repository_are_embedded(hub, tmp_path, monkeypatch):
     contents = files(tmp_path / "d")
     hub.create(REPO, files=contents)
     key = next(path for path in contents if path.endswith(".mp4")).split("/")[1]
-    monkeypatch.setattr("dp_prior_foreign.embed.named", lambda model: FirstPixel())
+    monkeypatch.setattr("dp_prior_foreign.embed.embedder_of", lambda model: FirstPixel())
     found = []
     for name, episodes in (("hub", {"repo": REPO}), ("disk", {"path": str(tmp_path / "d")})):
         data = {
