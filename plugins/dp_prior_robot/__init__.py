@@ -1,1 +1,1 @@
-"""What a policy needs on its way to a robot: exports, the policy server, and ROS 2 bags."""
+"""From a policy to a robot: exports, the policy server, and ROS 2 bags."""

@@ -11,10 +11,10 @@ from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_manifest
 from dp_prior.config import ConfigError, an, errors_of
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
-from dp_prior.run.stored import read_stored
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior_robot.export.graph_options import DEFAULT_OPTIONS, Format, GraphOptions
 from dp_prior_robot.export.write import write_export
+from dp_prior_robot.stored_task import read_stored
 
 
 def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:

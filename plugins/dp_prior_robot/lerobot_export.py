@@ -19,7 +19,6 @@ from dp_prior.files.regular_files import expanded
 from dp_prior.places.hub import publish
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import is_downloaded, resolve
-from dp_prior.run.stored import read_stored
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.observations import obs_spec
@@ -29,6 +28,7 @@ from dp_prior_robot.export.lerobot_source import STATE
 from dp_prior_robot.export.wiring import Wiring, wired
 from dp_prior_robot.export.write import write_export
 from dp_prior_robot.exported import stored_policy
+from dp_prior_robot.stored_task import read_stored
 
 PolicyForm = Literal["checkpoint", "onnx"]
 

@@ -33,7 +33,10 @@ def observations(
             arrays[key] = draws.integers(256 if policy.spec.kind(key) == "image" else 2, *shape).to(
                 policy.spec.dtype(key)
             )
-    return policy.transforms.decode_obs(arrays)
+    layouts = policy.transforms.layouts
+    rotations = {key: layouts[key].decode(arrays[key]) for key in policy.transforms.keys}
+    depths = {key: depth.metres(arrays[key]) for key, depth in policy.spec.depths.items()}
+    return {**arrays, **rotations, **depths}
 
 
 def frame_shapes(policy: DiffusionPolicy, frames: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, ...]]:

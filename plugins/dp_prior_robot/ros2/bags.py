@@ -173,15 +173,16 @@ def _listed(metadata: Path) -> list[str]:
     """Read the names of a bag's files from its metadata."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # twenty times as fast, where PyYAML has libyaml
     with reading(metadata), decoding(metadata, "is not the metadata of a bag"):
         text = read_small(metadata, _LARGEST_METADATA)
         depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):  # event by event: whole, deep nesting takes minutes
+        for event in yaml.parse(text, loader):  # event by event: whole, deep nesting takes minutes
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent) or depth > _MOST_NESTED:
                 finding = "repeats parts by aliases" if depth <= _MOST_NESTED else f"nests over {_MOST_NESTED} values"
                 raise DataError(str(metadata), [f"{finding}, which no recorder writes; copy it again"])
-        information = yaml.safe_load(text)["rosbag2_bagfile_information"]
+        information = yaml.load(text, loader)["rosbag2_bagfile_information"]
         if information.get("compression_mode"):
             mode = information["compression_mode"]
             raise DataError(str(metadata), [f"compression_mode is {mode}; {REWRITE_COMMAND} writes it without"])

@@ -54,7 +54,7 @@ class TopicConfig(Config):
 
 
 class TopicsConfig(Config):
-    """What is read of ROS 2 bags, on one time base."""
+    """Topics to read from ROS 2 bags, on one time base."""
 
     fps: float = Field(gt=0, le=1000)
     """Steps per second. An episode begins when the last topic has begun, and ends when the first one ends."""

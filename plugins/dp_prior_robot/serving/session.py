@@ -20,7 +20,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
 from dp_prior.tensors.observations import policy_reads
-from dp_prior.tensors.rotations import from_6d
+from dp_prior.tensors.six_d import from_6d
 from dp_prior_client.onboard.action_limits import ActionLimits
 from dp_prior_client.onboard.broker import AgentOptions
 from dp_prior_client.onboard.frame_watch import UNWATCHED

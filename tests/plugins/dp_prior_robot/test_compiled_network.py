@@ -11,7 +11,6 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from dp_prior.diffusion.sampler import DDIM, Heun
 from dp_prior.inference import plans
@@ -56,7 +55,7 @@ class Backend:
 
     @property
     def regions(self):
-        return counters["stats"]["unique_graphs"]
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(compiled_network, "_measured", timed)
     torch.compiler.reset()
-    counters.clear()
+    torch._dynamo.utils.counters.clear()
     yield backend
     torch.compiler.reset()
 

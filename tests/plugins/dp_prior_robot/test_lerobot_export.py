@@ -12,13 +12,13 @@ from dp_prior import load_policy
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.run.stored import read_stored
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.pixels.resize import Fit
 from dp_prior_foreign.convert import convert
 from dp_prior_robot import lerobot_export
 from dp_prior_robot.export.graph_options import GraphOptions
 from dp_prior_robot.lerobot_export import export_for_lerobot
+from dp_prior_robot.stored_task import read_stored
 from tests.cli.invoked import command
 from tests.messages import told
 from tests.plugins.dp_prior_robot.export.policies import build

@@ -5,8 +5,8 @@ import logging
 import os
 import pickle
 import shutil
-import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +17,13 @@ from dp_prior.inference import plans
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.load import load_policy
 from dp_prior.inference.vector_agent import VectorAgent
+from dp_prior.networks.encoders.resnet import FrozenBatchNorm
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_client import PolicyClient
 from dp_prior_client.realtime import RealtimeAgent
-from dp_prior_robot.export import onnx_runtime
+from dp_prior_robot.export import graph_cache, onnx_runtime, sessions
+from dp_prior_robot.export.chunk_sampling import ChunkSampling
+from dp_prior_robot.export.conditioning import ChunkConditions
 from dp_prior_robot.export.example_rows import observations
 from tests.extension.installed import lay_out
 from tests.messages import naming, told
@@ -37,6 +40,8 @@ POLICIES = {
     "mlp": {},
     "unet": {"backbone": {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}},
     "dit": {"backbone": {"type": "dit", "embed_dim": 16, "n_layers": 2, "n_heads": 2, "step_embed_dim": 8}},
+    "local unet": {"backbone": {"type": "unet1d_local", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}},
+    "transformer": {"backbone": {"type": "transformer", "embed_dim": 16, "n_layers": 2, "n_heads": 2}},
     "guided, self-conditioned": {
         "cond_dropout": {"position": 0.1, "embedding": 0.1},
         "diffusion": {**DIFFUSION, "self_condition": 0.5, "guidance": {"scale": 2.0}},
@@ -57,7 +62,7 @@ def networks(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def switched_on(networks, monkeypatch):
     monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 0)
-    monkeypatch.setattr(onnx_runtime, "CACHE", networks)
+    monkeypatch.setattr(graph_cache, "CACHE", networks)
     monkeypatch.setattr(plans, "listeners", lambda event: [onnx_runtime.accelerate] if event == "runtimes" else [])
 
 
@@ -72,7 +77,7 @@ def quick(monkeypatch):
 
     monkeypatch.setattr(onnx_runtime, "MEASURED_S", 0.0)
     monkeypatch.setattr(onnx_runtime.OnnxNetwork, "_measured", faster)
-    monkeypatch.setattr(onnx_runtime, "_stored_choices", lambda path: {})
+    monkeypatch.setattr(graph_cache, "stored_choices", lambda folder: {})
 
 
 def loaded(name="mlp"):
@@ -103,6 +108,8 @@ def assert_in_torch(policy, expected):
     "name", [name if name == "mlp" else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES]
 )
 def test_every_agent_acts_as_in_torch(quick, name, monkeypatch):
+    if name == "images":
+        monkeypatch.setattr(onnx_runtime, "FEWEST_ENCODER_WEIGHTS", 0)
     policy, eager = loaded(name), build(**POLICIES[name])
     expected = acted(Agent(eager, sampler=DDIM(steps=2)), eager)
     assert_acts_alike(acted(Agent(policy, sampler=DDIM(steps=2)), policy), expected)
@@ -129,15 +136,57 @@ def test_every_agent_acts_as_in_torch(quick, name, monkeypatch):
             realtime[key] = agent.act(steps(policy, 1)[0])
     assert_acts_alike(realtime["onnx"], realtime["torch"])
 
-    monkeypatch.setattr(onnx_runtime.OnnxNetwork, "__call__", lambda self, tokens: pytest.fail("used"))
+    for runtime in (onnx_runtime.OnnxNetwork, ChunkSampling):
+        monkeypatch.setattr(runtime, "__call__", lambda *arguments: pytest.fail("used"))
     with pytest.raises(pytest.fail.Exception):
         acted(Agent(policy), policy)
 
 
+@pytest.fixture
+def encoding(quick, monkeypatch):
+    """A policy whose encoder has an `encoding`, the same in torch, observations, and how many rows it computed."""
+    monkeypatch.setattr(onnx_runtime, "FEWEST_ENCODER_WEIGHTS", 0)
+    states = {key: {"type": "state", "hidden_dims": [8], "output_dim": 4} for key in ("position", "embedding")}
+    policy, eager = build(encoders=states), build(encoders=states)
+    policy.is_loaded = True
+    Agent(policy)
+    run, computed = policy.encoding._run, []
+    policy.encoding._run = lambda values: (computed.append(len(values["position"])), run(values))[1]
+    return policy, eager, observations(policy, 0, 3), computed
+
+
+@torch.no_grad()
+def test_the_encoder_of_an_agent_encodes_as_in_torch_unless_conditions_are_dropped(encoding):
+    policy, eager, obs, computed = encoding
+    torch.testing.assert_close(policy.encode(obs), eager.encode(obs), rtol=0, atol=1e-5)
+    computed.clear()
+    torch.testing.assert_close(policy.encode(obs), eager.encode(obs), rtol=0, atol=1e-5)
+    assert computed == [3]
+    random = Randomness.from_counts(0, "test", torch.arange(3))
+    assert torch.equal(policy.encode(obs, keep=False), eager.encode(obs, keep=False))
+    assert torch.equal(policy.encode(obs, random), eager.encode(obs, random))
+    with torch.enable_grad():
+        assert torch.equal(policy.encode(obs), eager.encode(obs))
+    assert copy.deepcopy(policy).encoding is None and computed == [3]
+    next(policy.encoder.parameters()).mul_(2)
+    assert not torch.equal(policy.encode(obs), eager.encode(obs)) and computed == [3]
+
+
+@torch.no_grad()
+def test_an_encoder_that_differs_at_first_is_one_line_and_torch_goes_on(encoding, caplog):
+    policy, eager, obs, computed = encoding
+    run = policy.encoding._run
+    policy.encoding._run = lambda values: run(values) + 1e-3
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert torch.equal(policy.encode(obs), eager.encode(obs))
+    [line] = caplog.messages
+    assert told(line, "encoder", "differs") and policy.runtime is not None
+
+
 def test_the_faster_one_is_chosen_told_and_remembered(networks, monkeypatch, caplog):
     policy = loaded()
-    key = onnx_runtime._key(policy)
-    choices = networks / key / onnx_runtime.CHOICES
+    choices = graph_cache.place_of(policy, policy.backbone) / graph_cache.CHOICES
     for seconds, library, other in (((1.0, 0.2), "onnxruntime", False), ((0.2, 1.0), "torch", True)):
         choices.unlink(missing_ok=True)
         caplog.clear()
@@ -157,9 +206,20 @@ def test_the_faster_one_is_chosen_told_and_remembered(networks, monkeypatch, cap
 def test_the_measurement_takes_about_a_second(monkeypatch):
     policy = loaded()
     Agent(policy)  # exported
-    start = time.perf_counter()
-    eager_s, onnx_s = policy.runtime._measured(policy.runtime.example)
-    assert 0.5 < time.perf_counter() - start < 5 and onnx_s > 0 and eager_s > 0
+    runtime, now = policy.runtime, [0.0]
+
+    def taking(seconds, compute):
+        def call(inputs):
+            now[0] += seconds
+            return compute(inputs)
+
+        return call
+
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(runtime, "expected", taking(0.05, runtime.expected))
+    monkeypatch.setattr(runtime, "_run", taking(0.02, runtime._run))
+    assert runtime._measured(runtime.example) == pytest.approx((0.05, 0.02))
+    assert 1.0 <= now[0] < 1.3
 
 
 def broken(monkeypatch, kind):
@@ -169,11 +229,11 @@ def broken(monkeypatch, kind):
         return "onnxruntime differs"
     if kind == "cannot be traced":
         monkeypatch.setattr(onnx_runtime, "graph_file", lambda *arguments: 1 / 0)
-        monkeypatch.setattr(onnx_runtime, "_key", lambda policy: "untraced")
+        monkeypatch.setattr(graph_cache, "FORM", "untraced")
         return "ZeroDivisionError"
     if kind == "full disk":
-        monkeypatch.setattr(onnx_runtime, "_key", lambda policy: "full")
-        monkeypatch.setattr(onnx_runtime, "publish", lambda *arguments: (_ for _ in ()).throw(OSError(28, "full disk")))
+        monkeypatch.setattr(graph_cache, "FORM", "full")
+        monkeypatch.setattr(graph_cache, "publish", lambda *arguments: (_ for _ in ()).throw(OSError(28, "full disk")))
         return "OSError"
     monkeypatch.setattr(
         onnx_runtime, "_session", lambda path: (_ for _ in ()).throw(RuntimeError("no such operator\nat"))
@@ -186,7 +246,7 @@ def broken(monkeypatch, kind):
 def test_what_fails_is_one_line_and_torch_goes_on(monkeypatch, caplog, kind, networks):
     policy, eager = loaded(), build()
     expected = acted(Agent(eager), eager)
-    for choices in networks.glob(f"*/{onnx_runtime.CHOICES}"):
+    for choices in networks.glob(f"*/{graph_cache.CHOICES}"):
         choices.unlink()
     cause = broken(monkeypatch, kind)
     with caplog.at_level(logging.INFO):
@@ -262,21 +322,24 @@ def test_threads_make_agents_of_one_policy_at_the_same_time(quick):
 
 def test_a_read_only_network_of_another_user_is_used(quick, networks, monkeypatch, caplog):
     Agent(loaded())
-    monkeypatch.setattr(onnx_runtime.os, "utime", lambda path: (_ for _ in ()).throw(PermissionError(path)))
+    monkeypatch.setattr(graph_cache.os, "utime", lambda path: (_ for _ in ()).throw(PermissionError(path)))
     policy = loaded()
     Agent(policy)
-    assert policy.runtime is not None and (networks / onnx_runtime._key(policy)).is_dir()
+    assert policy.runtime is not None and graph_cache.place_of(policy, policy.backbone).is_dir()
 
 
-def test_models_that_were_not_loaded_small_ones_and_those_in_bfloat16_stay_in_torch(monkeypatch):
+def test_models_that_were_not_loaded_small_ones_and_those_in_bfloat16_stay_in_torch(monkeypatch, caplog):
     policy = build()
     Agent(policy)
     assert policy.runtime is None
     policy.is_loaded = True
     half = copy.deepcopy(policy)
     half.cast_weights(torch.bfloat16)
-    Agent(half)
+    for _ in range(2):
+        Agent(half)
     assert half.runtime is None
+    [line] = caplog.messages
+    assert told(line, "bfloat16", "onnxruntime", "float32", "dtype")
     monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 1_000_000)
     Agent(policy)
     assert policy.runtime is None
@@ -292,7 +355,7 @@ def test_a_policy_is_loaded_to_act_faster_unless_eager_is_asked_for(tmp_path):
 def test_changed_weights_gradients_and_other_processes_are_not_for_the_export(quick):
     policy = loaded()
     Agent(policy)
-    tokens = policy.runtime.example[2]
+    tokens = policy.runtime.example.tokens
     assert policy.runtime(tokens) is None, "gradients are enabled"
     with torch.no_grad():
         assert policy.runtime(tokens) is not None and policy.runtime(tokens.bfloat16()) is None
@@ -301,6 +364,73 @@ def test_changed_weights_gradients_and_other_processes_are_not_for_the_export(qu
         policy.runtime._process = os.getpid()
         next(policy.backbone.parameters()).mul_(1.5)
         assert policy.runtime(tokens) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", ["backbone", "encoder"])
+def test_a_module_that_replaces_the_exported_one_acts(encoding, part):
+    policy, eager, obs, computed = encoding
+    random, other = Randomness.from_counts(0, "test", torch.arange(3)), copy.deepcopy(getattr(eager, part))
+    policy.predict(obs, random)
+    for parameter in other.parameters():
+        parameter.mul_(1.5)
+    setattr(policy, part, other), setattr(eager, part, other)
+    assert_acts_alike(policy.predict(obs, random).numpy(), eager.predict(obs, random).numpy())
+
+
+@torch.no_grad()
+def test_autocast_computes_as_in_torch(encoding):
+    policy, eager, obs, computed = encoding
+    random = Randomness.from_counts(0, "test", torch.arange(3))
+    policy.predict(obs, random)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(policy.predict(obs, random), eager.predict(obs, random))
+
+
+@torch.no_grad()
+def test_buffers_that_change_are_not_for_the_export(quick, monkeypatch):
+    monkeypatch.setattr(onnx_runtime, "FEWEST_ENCODER_WEIGHTS", 0)
+    policy, eager = loaded("images"), loaded("images")
+    for module in [*policy.encoder.modules(), *eager.encoder.modules()]:
+        for name, child in module.named_children():
+            if isinstance(child, torch.nn.GroupNorm):  # as in a pretrained network
+                setattr(module, name, FrozenBatchNorm(child.num_channels).requires_grad_(False))
+    Agent(policy)
+    obs, before = observations(policy, 0, 1), eager.encode(observations(policy, 0, 1))
+    assert_acts_alike(policy.encode(obs).numpy(), before.numpy())
+    for model in (policy, eager):
+        for name, buffer in model.encoder.named_buffers():
+            if name.endswith("running_var"):
+                buffer.mul_(4)
+    assert torch.equal(policy.encode(obs), eager.encode(obs)) and not torch.equal(policy.encode(obs), before)
+
+
+@torch.no_grad()
+def test_a_batch_without_rows_leaves_onnxruntime_to_those_that_come_after(encoding, caplog):
+    policy, eager, obs, computed = encoding
+    nothing = {key: value[:0] for key, value in obs.items()}
+    policy.encode(obs)  # measured
+    computed.clear()
+    with caplog.at_level(logging.WARNING):
+        assert policy.encode(nothing).shape == eager.encode(nothing).shape
+    policy.encode(obs)
+    assert computed == [3] and not caplog.messages
+
+
+@torch.no_grad()
+def test_both_networks_of_guidance_compute_the_timesteps_of_a_chunk_at_once(quick, monkeypatch):
+    policy = loaded("guided, self-conditioned")
+    Agent(policy)
+    batches, at = [], ChunkConditions.at
+
+    def counted(conditions, t, tokens, compute):
+        return at(conditions, t, tokens, lambda *inputs: (batches.append(len(inputs[0])), compute(*inputs))[1])
+
+    obs, random = observations(policy, 0, 1), Randomness.from_counts(0, "test", torch.arange(1))
+    policy.predict(obs, random)
+    monkeypatch.setattr(ChunkConditions, "at", counted)
+    policy.predict(obs, random)
+    assert batches == [3, 3]
 
 
 def test_weights_written_past_the_counters_of_torch_are_not_for_the_export(quick):
@@ -324,25 +454,15 @@ def test_copies_and_pickles_act_in_torch_and_may_have_a_runtime_of_their_own(qui
         assert copied.runtime is not None and copied.runtime is not policy.runtime
 
 
-def test_a_hash_names_weights_configuration_and_versions(monkeypatch):
-    policy = build()
-    key = onnx_runtime._key(policy)
-    assert key == onnx_runtime._key(build())
-    assert key != onnx_runtime._key(build(sampler={"type": "ddim", "steps": 2}))
-    next(policy.backbone.parameters()).data[0] += 1e-3
-    assert key != onnx_runtime._key(policy)
-    monkeypatch.setattr(onnx_runtime, "versions", lambda: {"onnxruntime": "0"})
-    assert key != onnx_runtime._key(build())
-
-
 def test_another_process_that_was_faster_wins_and_damage_is_repaired(quick, networks, monkeypatch, caplog):
     policy = loaded()
     Agent(policy)
-    folder = networks / onnx_runtime._key(policy)
-    stored = {name: (folder / name).read_bytes() for name in (onnx_runtime.GRAPH, onnx_runtime.DIGEST)}
+    folder = graph_cache.place_of(policy, policy.backbone)
+    graphs = {name: (folder / name).read_bytes() for name in (onnx_runtime.GRAPH, onnx_runtime.CONDITIONS)}
+    stored = {**graphs, graph_cache.DIGEST: (folder / graph_cache.DIGEST).read_bytes()}
     graph = stored[onnx_runtime.GRAPH]
-    monkeypatch.setattr(onnx_runtime, "graph_file", lambda *arguments: graph)
-    monkeypatch.setattr(onnx_runtime, "_key", lambda policy: "twice")
+    monkeypatch.setattr(onnx_runtime.OnnxNetwork, "files", lambda *arguments: graphs)
+    monkeypatch.setattr(graph_cache, "place_of", lambda *arguments: networks / "twice")
     folder = networks / "twice"
 
     def exists(path):  # as another process creates it meanwhile
@@ -352,12 +472,12 @@ def test_another_process_that_was_faster_wins_and_damage_is_repaired(quick, netw
         raise FileExistsError(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(onnx_runtime, "publish", lambda temporary, path: exists(path))
+        patch.setattr(graph_cache, "publish", lambda temporary, path: exists(path))
         assert onnx_runtime.OnnxNetwork.of(policy)
     changed_bit = bytes([*graph[:-9], graph[-9] ^ 1, *graph[-8:]])
     for damaged in (graph[: len(graph) // 2], changed_bit):
         (folder / onnx_runtime.GRAPH).write_bytes(damaged)
-        (folder / onnx_runtime.CHOICES).write_text("{")
+        (folder / graph_cache.CHOICES).write_text("{")
         policy.runtime, policy.is_loaded = None, True
         caplog.clear()
         with caplog.at_level(logging.WARNING):
@@ -373,30 +493,6 @@ def test_another_process_that_was_faster_wins_and_damage_is_repaired(quick, netw
             policy.runtime, policy.is_loaded = None, True
             Agent(policy)
             assert (policy.runtime is not None) == is_repaired, place
-
-
-def test_networks_that_nobody_used_for_long_are_deleted(quick, networks, monkeypatch):
-    forgotten = networks / "forgotten"
-    forgotten.mkdir()
-    os.utime(forgotten, (0, 0))
-    policy = build()
-    monkeypatch.setattr(onnx_runtime, "graph_file", lambda *arguments: b"")
-    onnx_runtime._store(policy.backbone, (), networks / "new")
-    assert not forgotten.exists() and (networks / "new").is_dir()
-
-
-@pytest.mark.parametrize(("most", "expected"), [(3000, {"b", "c", "d"}), (2999, {"c", "d"}), (999, set())])
-def test_networks_take_a_bounded_room_and_the_longest_unused_go_first(most, expected, quick, networks, monkeypatch):
-    networks, now = networks / str(most), time.time()
-    networks.mkdir()
-    for age, name in enumerate("dcba"):
-        (networks / name).mkdir()
-        (networks / name / onnx_runtime.GRAPH).write_bytes(bytes(1000))
-        os.utime(networks / name, (now - age, now - age))
-    monkeypatch.setattr(onnx_runtime, "MOST_BYTES", most)
-    monkeypatch.setattr(onnx_runtime, "graph_file", lambda *arguments: bytes(5000))
-    onnx_runtime._store(build().backbone, (), networks / "new")
-    assert {path.name for path in networks.iterdir()} == {*expected, "new"}, "the newest one stays, however large"
 
 
 def test_an_installed_package_is_asked_for_loaded_policies_only(tmp_path, monkeypatch):

@@ -437,8 +437,7 @@ def test_a_silent_connection_and_one_that_breaks_off_disturb_nobody():
 
 def test_a_client_that_never_reads_is_disconnected_and_delays_nobody(monkeypatch):
     policy = Fake(horizon=1_000_000)  # a reply of 8 MB, more than the buffers of loopback hold
-    with running(policy) as server, joined(server) as end:
-        greedy = joined(server, max_queue=1)
+    with running(policy) as server, joined(server) as end, joined(server, max_queue=1) as greedy:
         greedy.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # some systems let it grow to 32 MB
         with monkeypatch.context() as patch:
             patch.setattr(module, "SEND_S", 0.2)
