@@ -55,7 +55,7 @@ class StreamedCameras(Cameras):
     def summary(self, windows: int, shares: Sequence[Share] | None) -> Iterable[str]:
         return ()
 
-    def doubts(self) -> Iterable[str]:
+    def mixture_warnings(self) -> Iterable[str]:
         return ()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,13 +24,17 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameSource
 from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.files.durable import replace_file
+from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.printable import without_password
 from dp_prior.files.regular_files import expanded
 from dp_prior_streams.lance_frames import FRAMES, VIDEOS, LancePictures, LanceVideos
 from dp_prior_streams.lance_tables import LanceTables, column_of
+from dp_prior_streams.sealed_folder import SealedFolder, seal_folder
 
 if TYPE_CHECKING:
     import pyarrow
+
+log = logging.getLogger(__name__)
 
 CACHE = Path("~/.cache/dp_prior/lance")
 """Where the metadata of data sets behind a URL are kept."""
@@ -82,14 +88,19 @@ class LanceConfig(EpisodeStoreRecord):
         return self.url is not None
 
     def local(self, pinned: Mapping[str, str], cameras: Collection[str], choice: ChoiceConfig = ALL_EPISODES) -> Self:
-        """See `EpisodeStoreRecord`; copies the metadata and notes the versions of the tables at the first opening."""
+        """See `EpisodeStoreRecord`; copies the metadata and notes the versions of the tables at the first opening, and
+        copies metadata that were damaged since again."""
         if self.url is None or self.path is not None:
             return self
         folder = expanded(CACHE) / hashlib.sha256(self.url.encode()).hexdigest()[:24]
         folder.mkdir(parents=True, exist_ok=True)
         with build_lock(folder / "metadata.lock", lambda line: None, lambda: "", lambda: None):
-            if not (folder / VERSIONS).is_file():
-                _copy_metadata(LanceTables(self.url), folder)
+            versions = _versions(folder) if (folder / VERSIONS).is_file() else {}
+            fault = SealedFolder(folder / META, META).fault("hashes")
+            if versions and fault is not None:
+                log.warning("%s is copied again: %s", folder / META, fault)
+            if not versions or fault is not None:
+                _copy_metadata(LanceTables(self.url, versions), folder)
         return self.model_copy(update={"path": folder})
 
     def create(self) -> LanceStore:
@@ -101,7 +112,7 @@ class LanceConfig(EpisodeStoreRecord):
             UnreachableError: the object store did not answer.
         """
         path = expanded(self.local({}, ()).path)
-        versions = json.loads((path / VERSIONS).read_text()) if self.url else {}
+        versions = _versions(path) if self.url else {}
         tables = LanceTables(self.url or str(path), versions)
         return LanceStore(LeRobotMeta(path), tables)
 
@@ -201,4 +212,23 @@ def _copy_metadata(tables: LanceTables, folder: Path) -> None:
             raise DataError(tables.where(META), [f"{finding}; remove the row there"])
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(data)
-    replace_file(folder / VERSIONS, json.dumps(versions).encode())
+    seal_folder(target, META)
+    replace_file(folder / VERSIONS, seal({"format": 1, "versions": versions}))
+
+
+def _versions(folder: Path) -> dict[str, int]:
+    """The versions of the tables at the first opening.
+
+    Raises:
+        DataError: their file is damaged.
+    """
+    content = (folder / VERSIONS).read_bytes()
+    try:
+        return unseal(content)["versions"]
+    except (ValueError, KeyError):
+        with contextlib.suppress(ValueError):
+            versions = json.loads(content)  # of an older version, which sealed none
+            if isinstance(versions, dict) and versions.keys() == {META, FRAMES, VIDEOS}:
+                return versions
+    advice = f"delete {folder}, and the next start reads the newest versions"
+    raise DataError(str(folder / VERSIONS), ["does not hold the versions of tables"], advice)

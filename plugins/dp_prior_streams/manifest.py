@@ -7,23 +7,48 @@ import contextlib
 import hashlib
 import itertools
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dp_prior.data.errors import ChangedError, DataError
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import seal, unseal
-from dp_prior_streams.remote_files import FileVersion, Pace, Place, place_at, retried, save
+from dp_prior.job.stop import StoppedEarly
+from dp_prior_streams.remote_files import (
+    FileVersion,
+    IncompleteError,
+    ListingLimit,
+    Pace,
+    Place,
+    place_at,
+    retried,
+    save,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 MANIFEST, HASHES = "manifest.json", "hashes.jsonl"
 
 PARALLEL_REQUESTS = 16
 """Requests for versions of files at the same time, of a place that lists no folder."""
+
+
+class StoppedWaiting(StoppedEarly):
+    """The run was asked to stop while a file was on its way."""
+
+    def __init__(self, early: StoppedEarly, file: str):
+        super().__init__(early.reason, early.rank)
+        lost = "ranks that wait for a file cannot save together, so steps since the last save will be repeated"
+        resumption = "the same command begins training, or resumes it at the last checkpoint"
+        self.args = (f"stopped on {early.reason} while {file} was on its way; {lost}; {resumption}",)
 
 
 class RemoteSet:
@@ -49,23 +74,27 @@ class RemoteSet:
         self._hashes: dict[str, str] = {}
         self._hashes_read = 0
         self._unproven = threading.local()
+        self._awaited: list[str] = []
         self.fetched_bytes = 0
         self.look: Callable[[], object] = lambda: None
         document = self._read()
         if document is None:
-            self._place = retried(url, lambda: place_at(url))
-            self.url, self.files = self._place.url, retried(url, self._place.listing) or {}
+            self._place = retried(url, lambda: place_at(url), pace=ListingLimit(url))
+            self.url, self.files = self._place.url, retried(url, self._place.listing, pace=ListingLimit(url)) or {}
             self._write()
         else:
             self.url = document["url"]
-            self.files = {name: FileVersion(**version) for name, version in document["files"].items()}
+            times = document.get("modified", {})
+            self.files = {
+                name: FileVersion(**version, modified=times.get(name)) for name, version in document["files"].items()
+            }
 
     @property
     def place(self) -> Place:
         """The place, opened at the version of the manifest when first asked for."""
         with self._lock:
             if self._place is None:
-                self._place = retried(self.url, lambda: place_at(self.url), self.look)
+                self._place = retried(self.url, lambda: place_at(self.url), self.look, ListingLimit(self.url))
             return self._place
 
     @property
@@ -75,7 +104,7 @@ class RemoteSet:
 
     def identity(self, names: Iterable[str]) -> str:
         """SHA-256 of names, sizes and versions of files."""
-        content = json.dumps({name: asdict(self.files[name]) for name in sorted(names)})
+        content = json.dumps({name: _lasting(self.files[name]) for name in sorted(names)})
         return hashlib.sha256(content.encode()).hexdigest()
 
     def note(self, names: Iterable[str]) -> None:
@@ -123,6 +152,10 @@ class RemoteSet:
         """Name a file in messages."""
         return f"{self.url}/{name}"
 
+    def awaited(self) -> str:
+        """Name the file for which this process has waited longest; a file of the place if another process fetches."""
+        return next(iter(self._awaited), f"a file of {self.url}")
+
     def fetch(self, name: str, target: Path, begin: int = 0, end: int | None = None, *, is_proven: bool = True) -> None:
         """Write a file, or a range of its bytes, to a path of this machine.
 
@@ -149,7 +182,11 @@ class RemoteSet:
                 raise
 
         for is_last in (False, True):  # a byte may change on the way
-            sha256, path = retried(where, arrive, self.look, pace)
+            try:
+                sha256, path = self._asked(where, arrive, pace)
+            except IncompleteError:  # perhaps of a file that is shorter now
+                self._check_version(name, is_range=key != name)
+                raise
             path.replace(target)
             with self._lock:
                 self.fetched_bytes += end - begin
@@ -158,9 +195,9 @@ class RemoteSet:
                 break
             if is_last:
                 target.unlink()
-                self._refuse(name, f"has the SHA-256 {sha256[:12]}, expected {expected[:12]}")
+                self.refuse(name, f"has the SHA-256 {sha256[:12]}, expected {expected[:12]}")
         if expected is None:
-            self._check_version(name)
+            self._check_version(name, is_range=key != name)
             if is_proven:
                 self._remember(key, sha256)
             else:
@@ -171,8 +208,16 @@ class RemoteSet:
         for name in (MANIFEST, HASHES):
             (self._folder / name).unlink(missing_ok=True)
 
+    def _asked(self, where: str, attempt: Callable[[], T], pace: Pace) -> T:
+        """See `retried`; meanwhile the file is awaited."""
+        self._awaited.append(where)
+        try:
+            return retried(where, attempt, self.look, pace)
+        finally:
+            self._awaited.remove(where)
+
     def _version(self, name: str) -> FileVersion:
-        return retried(self.where(name), lambda: self.place.version(name), self.look, Pace())
+        return self._asked(self.where(name), lambda: self.place.version(name), Pace())
 
     def confirm(self) -> None:
         """Note the hashes of the bytes that this thread fetched and decoded."""
@@ -180,26 +225,38 @@ class RemoteSet:
             self._remember(key, sha256)
         self._unproven.hashes = []
 
-    def drop(self) -> None:
-        """Forget the bytes that this thread fetched and could not decode."""
-        self._unproven.hashes = []
+    def drop(self) -> bool:
+        """Forget the bytes that this thread fetched and could not decode; returns whether there were any."""
+        hashes, self._unproven.hashes = self._hashes_to_prove(), []
+        return bool(hashes)
 
     def _hashes_to_prove(self) -> list[tuple[str, str]]:
         return getattr(self._unproven, "hashes", [])
 
-    def _check_version(self, name: str) -> None:
+    def _check_version(self, name: str, *, is_range: bool) -> None:
         """Compare size and version of a file whose content was not hashed before.
+
+        A file that was restored has another time. So times of a folder, which its user restores, count for ranges
+        alone, since the ranges of a file belong together.
 
         Raises:
             ChangedError: they differ from the manifest.
         """
-        expected, now = self.files[name], self._version(name)
-        if (now.size, now.tag) != (expected.size, expected.tag):
-            self._refuse(name, f"is {now.size:,} bytes, version {now.tag}; expected {expected.size:,}, {expected.tag}")
+        expected = self.files[name]
+        for _ in range(2):  # a server may answer wrongly once
+            now = self._version(name)
+            if not expected.differs(now if is_range or not self.is_listed else replace(now, modified=None)):
+                return
+        self.refuse(name, f"is {now}; expected {expected}")
 
-    def _refuse(self, name: str, finding: str) -> None:
+    def refuse(self, name: str, finding: str) -> None:
+        """Raises ChangedError for a file that differs from the manifest."""
         remedy = f"restore it; if the change is meant, delete {self._folder}, and the next start reads the set anew"
         raise ChangedError(f"{self.url} is not what it was when it was first opened", [f"{name} {finding}"], remedy)
+
+    def hash_of(self, name: str) -> str | None:
+        """The SHA-256 of a whole file, as noted or as the place says; None before the file was fetched."""
+        return self._expected(name, self.files[name])
 
     def _expected(self, key: str, version: FileVersion) -> str | None:
         """The hash of bytes that this or another process noted, or that the place says."""
@@ -220,12 +277,16 @@ class RemoteSet:
         whole = lines[: lines.rfind(b"\n") + 1]
         self._hashes_read += len(whole)
         for line in whole.splitlines():
-            with contextlib.suppress(ValueError):  # a line that a full disk cut short, and the line behind it
-                name, sha256 = json.loads(line)
-                self._hashes.setdefault(name, sha256)
+            with contextlib.suppress(ValueError, TypeError):  # damaged, or cut short by a full disk
+                name, sha256, *checks = json.loads(line)
+                if checks in ([], [_check(name, sha256)]):  # older versions wrote no check
+                    self._hashes.setdefault(name, sha256)
+                    continue
+            path = self._folder / HASHES
+            log.warning("%s has a damaged line; the file of that line gets the hash of its next arrival", path)
 
     def _remember(self, key: str, sha256: str) -> None:
-        line = json.dumps([key, sha256]).encode() + b"\n"
+        line = json.dumps([key, sha256, _check(key, sha256)]).encode() + b"\n"
         descriptor = os.open(self._folder / HASHES, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, line)  # one write to the end, so lines of several processes do not mix
@@ -245,10 +306,20 @@ class RemoteSet:
             raise DataError(str(path), [f"is no manifest of a data set: {error}"], advice) from None
 
     def _write(self) -> None:
-        files = {name: asdict(version) for name, version in sorted(self.files.items())}
-        replace_file(
-            self._folder / MANIFEST, seal({"format": 1, "asked": self._asked_url, "url": self.url, "files": files})
-        )
+        files = {name: _lasting(version) for name, version in sorted(self.files.items())}
+        times = {name: version.modified for name, version in sorted(self.files.items()) if version.modified}
+        document = {"format": 1, "asked": self._asked_url, "url": self.url, "files": files, "modified": times}
+        replace_file(self._folder / MANIFEST, seal(document))
+
+
+def _check(key: str, sha256: str) -> str:
+    """Tells a line of hashes from a line that was damaged."""
+    return hashlib.sha256(f"{key}\n{sha256}".encode()).hexdigest()[:16]
+
+
+def _lasting(version: FileVersion) -> dict[str, Any]:
+    """What a copy of a file has too."""
+    return {name: value for name, value in asdict(version).items() if name != "modified"}
 
 
 def in_parallel(work: Callable[[str], None], names: Iterable[str]) -> None:

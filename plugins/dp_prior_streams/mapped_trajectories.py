@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,17 +34,33 @@ class MappedTrajectories(Trajectories):
     def _read(self, config: TrajectoriesConfig, store: EpisodeStore) -> tuple[OpenedEpisodes, list[str]]:
         """See `Trajectories`; one pass over the files at the first start."""
         if config.mirror:
-            return super()._read(config, store)
+            opened, warnings = super()._read(config, store)
+            return opened, [*warnings, _held_in_memory(opened)]
         chosen, problems = config.choice.of(store)
         if problems:
             raise DataError(store.where, problems)
         chosen, caches = chosen.first(config.split.max_rows), config.frame_caches
         root = cache_root(caches.directory or (USER_CACHE if caches.is_remote else None), caches.data_set)
         keys = {**config.obs, ACTION: config.action}
-        self._numbers = MappedNumbers(store, keys, chosen, config.stride, root)
+        self._numbers = MappedNumbers(store, keys, chosen, config.stride, root, caches.verify)
         opened = opened_episodes(config, store, chosen, config.split.of(store, chosen), self._numbers.arrays)
         self._pass = StatisticsPass(self._numbers, opened.episodes)
         return opened, [*self._pass.result.warnings, *file_warnings(config, opened)]
+
+    def _content_digest(self, opened: OpenedEpisodes) -> Any:
+        """See `Trajectories`; the mapped numbers are converted to float32 a group at a time."""
+        if self._numbers is None:
+            return super()._content_digest(opened)
+        digest = hashlib.sha256(np.ascontiguousarray(opened.episodes.ends, dtype="<i8").tobytes())
+        for key in sorted(opened.arrays):
+            array = opened.arrays[key]
+            digest.update(f"{key}{array.shape}".encode())
+            for group in range(len(self._numbers.plan.groups)):
+                begin, end = self._numbers.plan.span(group)
+                digest.update(np.ascontiguousarray(array[begin:end], dtype="<f4").data)
+        for extra in self._extras:
+            digest.update(extra.digest())
+        return digest
 
     def _vectors(self, opened: OpenedEpisodes, source: np.ndarray) -> dict[str, Column]:
         """See `Trajectories`; what extras added is in memory."""
@@ -70,3 +88,10 @@ class MappedTrajectories(Trajectories):
         """See `Demonstrations.summary`; with the place of the numbers."""
         place = "" if self._numbers is None else f"; numbers are mapped from {self._numbers.directory}"
         return f"{super().summary()}{place}"
+
+
+def _held_in_memory(opened: OpenedEpisodes) -> str:
+    """A line about numbers that mirror images keep from being mapped."""
+    n_bytes = 2 * sum(array.nbytes for array in opened.arrays.values())
+    finding = f"data.mirror holds the numbers in memory, with mirror images {n_bytes:,} bytes in each process"
+    return f"{finding}; without it they would be mapped from a file: remove it, or name fewer keys or a slice"

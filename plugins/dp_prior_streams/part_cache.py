@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
+import logging
 import math
 import os
 import shutil
@@ -17,14 +17,16 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import UnreadableError, UnwritableError
+from dp_prior.data.errors import DataError, UnreadableError, UnwritableError
+from dp_prior.data.files import Verify
 from dp_prior.data.frames.build_lock import build_lock
-from dp_prior.files.durable import FULL, replace_file
+from dp_prior.files.durable import FULL, publish, replace_file, try_writing
 from dp_prior.files.locks import POLL_S
 from dp_prior.files.temporary import is_temporary, remove_leftovers, temporary_beside
+from dp_prior_streams.sealed_folder import SealedFolder, seal_folder
+from dp_prior_streams.shared_budget import announce_budget, largest_other_budget
 
-SIZES = "sizes.json"
-"""File in a complete folder: the bytes of each other file, so that a damaged folder is made again."""
+log = logging.getLogger(__name__)
 
 RESERVED = "reserved"
 """File in a folder that is being made: the number of its bytes when complete."""
@@ -33,6 +35,8 @@ SPARSE = ".sparse"
 """Ending of a file that takes less of the disk than its size."""
 
 TOUCH_EVERY_S = 1.0
+
+OTHER_FOLDER = "name a folder in data.episodes.cache that this user may write"
 
 FULL_BELOW = 1 << 20
 """Free bytes below which a disk counts as full, where a failed write has no other reason."""
@@ -48,36 +52,52 @@ class PartCache:
 
     Attributes:
         folder: holds the folders, and every other file that counts against the budget.
+        verify: how a complete folder is checked at its first use; see `SealedFolder.fault`.
         look: called while another process is waited for; its error ends the wait.
     """
 
     def __init__(self, folder: Path, budget: int):
-        """Args: budget: bytes of everything below `folder`."""
+        """Args: budget: bytes of everything below `folder`.
+
+        Raises:
+            UnwritableError: the folder cannot be written.
+        """
         self.folder, self._budget = folder, budget
         self._parts = folder / "parts"
         self._locks = folder / "locks"
         for path in (self._parts, self._locks):
-            path.mkdir(parents=True, exist_ok=True)
+            prepare_folder(path)
         self._touched: dict[str, float] = {}
+        self._sealed: dict[str, SealedFolder] = {}
+        self.verify: Verify = "sizes"
         self.look: Callable[[], object] = lambda: None
         remove_leftovers(self._parts)
+        with self._locked("budget.lock"):
+            announce_budget(self._locks, budget)
 
     def path(self, name: str) -> Path:
         """The folder of this name, complete or absent."""
         return self._parts / name
 
-    def has(self, name: str) -> bool:
-        """Whether a folder is complete, which its sizes show at the first use; counts as a use of it."""
-        if time.monotonic() - self._touched.get(name, -TOUCH_EVERY_S) < TOUCH_EVERY_S and self.path(name).exists():
-            return True
-        try:
-            if name not in self._touched and not _is_whole(self.path(name)):
-                return False
-            os.utime(self.path(name))
-        except FileNotFoundError:
+    def has(self, name: str, file: str | None = None) -> bool:
+        """Whether a folder is complete and its content the one that was written; counts as a use of the folder.
+
+        Args:
+            file: the only file to compare if all were compared before.
+        """
+        sealed = self.sealed(name)
+        if (file is None or not sealed.is_current(file)) and sealed.fault(self.verify) is not None:
             return False
-        self._touched[name] = time.monotonic()
+        if time.monotonic() - self._touched.get(name, -TOUCH_EVERY_S) >= TOUCH_EVERY_S:
+            with contextlib.suppress(OSError):  # another process has just made room
+                os.utime(self.path(name))
+            self._touched[name] = time.monotonic()
         return True
+
+    def sealed(self, name: str) -> SealedFolder:
+        """The folder of this name, and the checks of its content."""
+        sealed = self._sealed.get(name)
+        return sealed or self._sealed.setdefault(name, SealedFolder(self.path(name), name))  # one for all threads
 
     def make(
         self, name: str, n_bytes: int, fill: Callable[[Path], None], needed: Collection[str], *, waits: bool = True
@@ -98,14 +118,14 @@ class PartCache:
         with self._locked(f"{name}.lock"):
             if self.has(name):
                 return self.path(name)
-            with self.borrowed(name, n_bytes, needed, waits=waits) as temporary:
-                with written_here(temporary):
-                    fill(temporary)
+            if self.path(name).exists():
+                log.warning("%s is made again: %s", self.path(name), self.sealed(name).fault(self.verify))
+                _remove(self.path(name))  # first, since the budget may have no room for both
+            with self.borrowed(name, n_bytes, needed, waits=waits) as temporary, written_here(temporary):
+                fill(temporary)
                 (temporary / RESERVED).unlink()
-                (temporary / SIZES).write_text(json.dumps(_sizes(temporary)))
-                with contextlib.suppress(FileNotFoundError):  # unless it is there and damaged
-                    _remove(self.path(name))
-                os.rename(temporary, self.path(name))
+                seal_folder(temporary, name)
+                publish(temporary, self.path(name))
         return self.path(name)
 
     @contextlib.contextmanager
@@ -125,6 +145,22 @@ class PartCache:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def trim(self) -> None:
+        """Remove folders, the least recently used first, until the rest is within the budget.
+
+        While another process with a larger budget reads the cache, that budget holds.
+        """
+        with self._locked("budget.lock"):
+            remove_leftovers(self._parts)
+            entries, other = sorted(self._entries()), largest_other_budget(self._locks)
+            if other > self._budget:
+                here, there = (f"{n_bytes / 1e9:g}" for n_bytes in (self._budget, other))
+                log.warning(
+                    "disk_gb is %s, but another process reads %s with %s until it ends", here, self.folder, there
+                )
+            excess = self.kept_bytes() + sum(size for _, _, size in entries) - max(self._budget, other)
+            _remove_first({path: size for _, path, size in entries if not is_temporary(path)}, excess)
+
     def used(self) -> int:
         """Bytes of everything below the folder, with what is reserved."""
         with self._locked("budget.lock"):
@@ -136,9 +172,8 @@ class PartCache:
             (self.folder / name).parent.mkdir(exist_ok=True)
             replace_file(self.folder / name, content)
 
-    def _no_room(self, called: str, n_bytes: int, lacking: int | None = None) -> NoRoomError:
-        """The error of a content without room. Args: lacking: bytes by which the budget is too small, if known."""
-        least = None if lacking is None else self._budget + lacking
+    def _no_room(self, called: str, n_bytes: int, least: int | None = None) -> NoRoomError:
+        """The error of a content without room. Args: least: bytes of the smallest budget, if known."""
         reason = f"{called} takes {n_bytes:,} bytes beside what must stay in {self.folder}"
         return too_small(self._budget / 1e9, reason, least, NoRoomError)
 
@@ -147,7 +182,8 @@ class PartCache:
         with self._locked("budget.lock"):
             remove_leftovers(self._parts)
             entries = sorted(self._entries())  # the least recently used first
-            missing = n_bytes + self.kept_bytes() + sum(size for _, _, size in entries) - self._budget
+            budget = max(self._budget, largest_other_budget(self._locks))
+            missing = n_bytes + self.kept_bytes() + sum(size for _, _, size in entries) - budget
             in_progress = [size for _, path, size in entries if is_temporary(path)]
             removable = {}
             for _, path, size in entries:
@@ -155,7 +191,7 @@ class PartCache:
                     removable[path] = size
             if missing > sum(removable.values()):
                 if not sum(in_progress):
-                    raise self._no_room(called, n_bytes, missing - sum(removable.values()))
+                    raise self._no_room(called, n_bytes, budget + missing - sum(removable.values()))
                 return False
             _remove_first(removable, missing)
             temporary.mkdir()
@@ -180,8 +216,37 @@ class PartCache:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        with build_lock(self._locks / name, lambda line: None, lambda: "", lambda: self.look()):
+        with cache_lock(self._locks / name, lambda: self.look()):
             yield
+
+
+@contextlib.contextmanager
+def cache_lock(path: Path, look: Callable[[], object]) -> Iterator[None]:
+    """Hold the lock of a file of a cache. Args: look: called while another process holds the lock.
+
+    Raises:
+        UnwritableError: the file cannot be created or locked.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(build_lock(path, lambda line: None, lambda: "", look))
+        except DataError as error:
+            finding = error.problems[0].partition(";")[0]
+            raise UnwritableError(f"{path} {finding}; {OTHER_FOLDER}") from None
+        yield
+
+
+def prepare_folder(path: Path) -> None:
+    """Create a folder of a cache, and check that files can be written there.
+
+    Raises:
+        UnwritableError: they cannot.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        try_writing(path)
+    except OSError as error:
+        raise UnwritableError(f"{path} cannot be written ({os.strerror(error.errno)}); {OTHER_FOLDER}") from None
 
 
 def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
@@ -211,25 +276,21 @@ def written_here(path: Path) -> Iterator[None]:
         raise UnwritableError(f"{finding}; make room, or name another folder in data.episodes.cache") from None
 
 
+def empty_folder(folder: Path) -> None:
+    """Remove what was written into a folder that is being made."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != RESERVED:
+            path.unlink()
+
+
 def _remove(folder: Path) -> None:
     """Remove a folder that other processes may be about to open."""
     doomed = temporary_beside(folder)
-    os.rename(folder, doomed)
-    shutil.rmtree(doomed)
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each file below a folder, by name."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SIZES)
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether the files of a folder have the sizes that they had when the folder was made."""
-    try:
-        return json.loads((folder / SIZES).read_bytes()) == _sizes(folder)
-    except (OSError, ValueError):
-        return False
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed)
 
 
 def budget_bytes(disk_gb: float) -> int:

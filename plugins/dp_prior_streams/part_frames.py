@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,10 @@ class PartFrameColumn(DiskColumn):
         for part in parts.unique().tolist():
             is_here = parts == part
             begin, _ = self._parts.plan.part_span(part)
-            opened = self._parts.opened(self._frames, part, self._frames.open)
-            frames[is_here] = opened.rows(ids[is_here] - begin)
+            frames[is_here] = self._parts.read(self._frames, part, self._frames.open, _taking(ids[is_here] - begin))
         return frames
+
+
+def _taking(rows: Tensor) -> Callable[[FrameRows], Tensor]:
+    """A function that reads rows of the frames of a part."""
+    return lambda opened: opened.rows(rows)

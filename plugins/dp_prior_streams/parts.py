@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import math
 import shutil
 from collections import OrderedDict
@@ -16,15 +17,20 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from dp_prior.data.errors import ChangedError, DataError, UnreadableError
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig, read_selected
-from dp_prior_streams.part_cache import NoRoomError
+from dp_prior_streams.cache_names import file_names
+from dp_prior_streams.part_cache import NoRoomError, empty_folder
 from dp_prior_streams.part_plan import PartPlan
 from dp_prior_streams.record import StreamedStore
+from dp_prior_streams.recorded_types import ChosenAlready, RememberedChoice
 
 if TYPE_CHECKING:
     from dp_prior.data.recorded.camera import FramesConfig
+
+log = logging.getLogger(__name__)
 
 MIXED_PARTS = 4
 """Parts whose samples are shuffled together; see `PartOrder`."""
@@ -32,7 +38,11 @@ MIXED_PARTS = 4
 OPEN = 2 * MIXED_PARTS
 """Arrived contents that a process holds open."""
 
+READS = 5
+"""Attempts to read rows of a content that is written to meanwhile."""
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Content(Protocol):
@@ -61,7 +71,7 @@ class EveryEpisode:
 
 
 class PartNumbers:
-    """See `Content`: the selected numbers of a group of parts, float32, by the policy's name."""
+    """See `Content`: the selected numbers of a group of parts, by the policy's name; see `recorded_types`."""
 
     def __init__(self, store: StreamedStore, plan: PartPlan, keys: Mapping[str, KeyConfig], stride: int):
         self._store, self._plan, self._keys, self._stride = store, plan, keys, stride
@@ -71,6 +81,9 @@ class PartNumbers:
             "files": store.remote.identity(store.names_of(store.meta.tables)),
             "version": 1,
         }
+        self.file_names = file_names(keys)
+        if any(name != key for key, name in self.file_names.items()):
+            identity["version"] = 2  # version 1 named the files by the keys
         identity["episodes"] = [table.episodes for table in chain.from_iterable(plan.groups)]
         self.digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         stored = store.keys()
@@ -101,13 +114,26 @@ class PartNumbers:
         tables.mkdir()
         store = self._store.part(self._plan.groups[int(self._plan.group_of[part])], needed, tables)
         store.fetch()
-        arrays, _, warnings = read_selected(store, dict(self._keys), EveryEpisode(), self._stride)
+        every, problems = EveryEpisode().of(store)
+        chosen = RememberedChoice(every.recorded, every.numbers, every.names)
+        choice = ChosenAlready(chosen, tuple(problems))
+        try:
+            arrays, _, warnings = read_selected(store, dict(self._keys), choice, self._stride)
+        except DataError as error:
+            raise store.with_places(error) from None
         self.warnings += [line for line in warnings if line not in self.warnings]
         for key, array in arrays.items():
-            np.save(folder / f"{key}.npy", array, allow_pickle=False)
+            values = chosen.as_recorded(store, self._keys[key], array, self._stride)
+            np.save(folder / f"{self.file_names[key]}.npy", values, allow_pickle=False)
         if TASK in store.meta.features and store.is_number(TASK):
             np.save(folder / f"{TASK}.tasks.npy", store.read(TASK).reshape(-1).astype("<i8"), allow_pickle=False)
         shutil.rmtree(tables)
+
+    def open(self, folder: Path) -> dict[str, np.ndarray]:
+        """The arrays of an arrived part, mapped from the disk, by the name of the file."""
+        names = [*self.file_names.values(), f"{TASK}.tasks"]
+        paths = {name: folder / f"{name}.npy" for name in names if (folder / f"{name}.npy").exists()}
+        return {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in paths.items()}
 
 
 class Parts:
@@ -136,7 +162,7 @@ class Parts:
 
             self.frames = {name: PartFrames(store, plan, camera) for name, camera in cameras.items()}
         self.contents: list[Content] = [self.numbers, *self.frames.values()]
-        self._opened: OrderedDict[str, Any] = OrderedDict()
+        self._opened: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         self._lock = Lock()
 
     @property
@@ -157,9 +183,9 @@ class Parts:
         """See `NumberGroups`."""
         self.store.cache.keep(name, content)
 
-    def keep_tasks(self, tasks: np.ndarray) -> None:
+    def keep_tasks(self, tasks: np.ndarray, chosen: Chosen) -> None:
         """See `NumberGroups`."""
-        self.store.keep(TASK, tasks)
+        self.store.keep(TASK, tasks, None if chosen.is_all else chosen.numbers)
 
     def names(self, *parts: int) -> set[str]:
         """Names in the cache of everything that parts need."""
@@ -179,36 +205,87 @@ class Parts:
             self._made(content, part, needed, waits=False)
 
     def group(self, group: int) -> dict[str, np.ndarray]:
-        """The numbers of a group, mapped from the disk, by the policy's name."""
-        part = int(np.searchsorted(self.plan.group_of, group))
-        return self.opened(self.numbers, part, _mapped)
+        """See `NumberGroups`."""
+        arrays = self._numbers_of(group, lambda arrays: {name: np.array(array) for name, array in arrays.items()})
+        names = {name: key for key, name in self.numbers.file_names.items()}
+        return {names.get(name, name): _float32(array) if name in names else array for name, array in arrays.items()}
 
-    def opened(self, content: Content, part: int, open_folder: Callable[[Path], T]) -> T:
-        """Open a content of a part, which is brought to this machine if it is not there.
+    def rows(self, group: int, key: str, rows: np.ndarray) -> np.ndarray:
+        """Rows of a key, float32, by their (n,) numbers within a group."""
+        name = self.numbers.file_names[key]
+        return _float32(self._numbers_of(group, lambda arrays: arrays[name][rows], f"{name}.npy"))
+
+    def _numbers_of(self, group: int, take: Callable[[dict[str, np.ndarray]], R], file: str | None = None) -> R:
+        """What `take` copies from the mapped arrays of a group, by name of the file; see `read`."""
+        return self.read(self.numbers, int(np.searchsorted(self.plan.group_of, group)), self.numbers.open, take, file)
+
+    def read(
+        self,
+        content: Content,
+        part: int,
+        open_folder: Callable[[Path], T],
+        take: Callable[[T], R],
+        file: str | None = None,
+    ) -> R:
+        """What `take` copies from an opened content; the copy is made again where a file was written to meanwhile.
+
+        Args:
+            file: the only file that `take` reads; None for all.
 
         Raises:
             ConfigError: the budget has no room for the part alone.
-            DataError, UnreadableError: it cannot be made.
+            DataError, UnreadableError: it cannot be made, or is written to all the time.
         """
+        sealed = self.store.cache.sealed(content.name(part))
+        for _ in range(READS):
+            n_checks, opened = self._open_content(content, part, open_folder, file)
+            try:
+                copied = take(opened)
+            except Exception:  # such as of a frame that was damaged
+                if not sealed.is_changed() and sealed.doubt() is None:
+                    raise
+                continue
+            if sealed.n_checks == n_checks and not sealed.is_changed(file):
+                return copied
+        place = self.store.cache.path(content.name(part))
+        raise UnreadableError(f"{place} is written to by another program; name another folder in data.episodes.cache")
+
+    def opened(self, content: Content, part: int, open_folder: Callable[[Path], T]) -> T:
+        """Open a content of a part; see `read` for its errors."""
+        return self._open_content(content, part, open_folder)[1]
+
+    def _open_content(
+        self, content: Content, part: int, open_folder: Callable[[Path], T], file: str | None = None
+    ) -> tuple[int, T]:
+        """A content of a part, which is brought to this machine if it is not there, with the number of checks that its
+        files had passed."""
         name = content.name(part)
+        sealed = self.store.cache.sealed(name)
         with self._lock:
-            if name in self._opened and self.store.cache.has(name):
+            if name in self._opened and self.store.cache.has(name, file) and self._opened[name][0] == sealed.n_checks:
                 self._opened.move_to_end(name)
                 return self._opened[name]
         while True:
-            try:
-                opened = open_folder(self._arrived(content, part))
-                break
-            except FileNotFoundError:  # another process has just made room
+            folder = self._arrived(content, part)
+            if not self.store.cache.has(name):  # another process has just made room
                 continue
+            n_checks = sealed.n_checks
+            try:
+                opened = open_folder(folder)
+                break
+            except FileNotFoundError:
+                continue
+            except Exception:  # such as of a header that was damaged
+                if sealed.doubt() is None:
+                    raise
         with self._lock:
             self._opened = OrderedDict(
                 (old, self._opened[old]) for old in self._opened if self.store.cache.path(old).exists()
             )
-            self._opened[name] = opened
+            self._opened[name] = n_checks, opened
             while len(self._opened) > OPEN * len(self.contents):
                 self._opened.popitem(last=False)
-        return opened
+        return n_checks, opened
 
     def _arrived(self, content: Content, part: int) -> Path:
         """The folder of a content; where the parts that are needed leave no room, they are removed too."""
@@ -231,17 +308,23 @@ class Parts:
 
         def fill(folder: Path) -> None:
             self.store.remote.drop()
-            content.fill(part, folder, stay)
+            try:
+                content.fill(part, folder, stay)
+            except ChangedError:
+                raise
+            except DataError as error:
+                if not self.store.remote.drop():  # the bytes are those noted, and decoded before
+                    raise
+                log.info("%s is fetched again, since its first bytes could not be read: %s", name, error)
+                empty_folder(folder)
+                content.fill(part, folder, stay)
             self.store.remote.confirm()
 
         return self.store.cache.make(name, n_bytes, fill, stay, waits=waits)
 
 
-def _mapped(folder: Path) -> dict[str, np.ndarray]:
-    return {
-        path.name.removesuffix(".npy"): np.load(path, mmap_mode="r", allow_pickle=False)
-        for path in folder.glob("*.npy")
-    }
+def _float32(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32, copy=False)
 
 
 class PartArray:
@@ -267,7 +350,7 @@ class PartArray:
         for group in np.unique(groups).tolist():
             is_here = groups == group
             begin, _ = self._parts.plan.span(group)
-            values[is_here] = self._parts.group(group)[self._key][rows[is_here] - begin]
+            values[is_here] = self._parts.rows(group, self._key, rows[is_here] - begin)
         return values
 
     def pieces(self) -> Iterator[np.ndarray]:

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import logging
+import re
 import shutil
-import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
-from zipfile import BadZipFile
+from urllib.parse import urlsplit
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from dp_prior.config import Outside
-from dp_prior.data.errors import DataError, MissingError
+from dp_prior.data.errors import DataError, MissingError, first_few
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
+from dp_prior.data.formats.episode_store import spans
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore
 from dp_prior.data.formats.lerobot.meta import LeRobotMeta, TableFile
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.frames.build_lock import build_lock
 from dp_prior.files.entry_points import needing
 from dp_prior.files.printable import without_password
-from dp_prior.files.regular_files import expanded
-from dp_prior_streams.manifest import RemoteSet, in_parallel
-from dp_prior_streams.part_cache import PartCache, budget_bytes, too_small
+from dp_prior.files.regular_files import expanded, open_regular
+from dp_prior.job.stop import StoppedEarly
+from dp_prior_streams.manifest import RemoteSet, StoppedWaiting, in_parallel
+from dp_prior_streams.part_cache import PartCache, budget_bytes, cache_lock, prepare_folder, too_small
 from dp_prior_streams.remote_files import CutShortError, Pace, retried
 
 if TYPE_CHECKING:
     import pyarrow
+
+log = logging.getLogger(__name__)
+
+MOST_METADATA = 64 << 20
+"""Bytes of metadata that are fetched for the size of the least budget, though the budget has no room for them."""
 
 CACHE = Path("~/.cache/dp_prior/streams")
 """Where streamed data sets are cached by default."""
@@ -60,7 +68,8 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
     @field_validator("url")
     @classmethod
     def _has_no_end(cls, url: str) -> str:
-        return without_password(url.rstrip("/")) or "/"
+        _check_url(without_password(url))
+        return url.rstrip("/") or "/"
 
     @property
     def folder(self) -> Path:
@@ -97,30 +106,40 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
             ImportError: pyarrow, or the package that reads the place, is not installed.
             DataError: the data set is damaged, or has changed since its first opening.
             UnreachableError: the place did not answer.
+            UnwritableError: the cache cannot be written.
         """
         with needing("lerobot", "reading LeRobot data needs pyarrow"):
             import pyarrow.parquet  # noqa: F401
         cache = PartCache(self.folder, budget_bytes(self.disk_gb))
         with self._metadata_lock():
-            remote = RemoteSet(self.place, self.folder)
             is_first = not self.path.exists()
-            self._fetch_metadata(remote)
-            try:
-                meta = LeRobotMeta(self.path)
-            except DataError as error:
-                if not is_first:
-                    raise
-                remote.forget()  # such as a page that asks for a password; the next start fetches all anew
-                shutil.rmtree(self.path)
-                source = error.source.replace(str(self.path), remote.url)
-                raise type(error)(source, error.problems, error.advice) from None
+            remote, meta = self._opened() or self._opened(is_last=True)
+            if is_first and metadata_bytes(remote) > budget_bytes(self.disk_gb):
+                shutil.rmtree(self.path)  # what was read of them tells the budget that would do
             remote.note(_name(meta, table) for table in meta.tables)
         return StreamedStore(meta, remote, cache, self.disk_gb)
 
+    def _opened(self, *, is_last: bool = False) -> tuple[RemoteSet, LeRobotMeta] | None:
+        """Fetch and read the metadata; None after metadata that arrived now and cannot be read, such as a page that
+        asks for a password. Args: is_last: raises the error instead."""
+        is_first, remote = not self.path.exists(), RemoteSet(self.place, self.folder)
+        self._fetch_metadata(remote)
+        try:
+            return remote, LeRobotMeta(self.path)
+        except DataError as error:
+            if not is_first:
+                raise
+            remote.forget()  # the next attempt, or start, fetches all anew
+            shutil.rmtree(self.path)
+            if not is_last:
+                return None
+            source = error.source.replace(str(self.path), remote.url)
+            raise type(error)(source, error.problems, error.advice) from None
+
     def _metadata_lock(self) -> AbstractContextManager[None]:
         path = self.folder / "locks" / "metadata.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return build_lock(path, lambda line: None, lambda: "", lambda: None)
+        prepare_folder(path.parent)
+        return cache_lock(path, lambda: None)
 
     def _fetch_metadata(self, remote: RemoteSet) -> None:
         """Fetch meta/ whole, into a folder that appears when complete; of such a folder what is missing or damaged.
@@ -140,8 +159,7 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
             if not remote.is_listed:
                 names = _usual_metadata(remote)
         _check_names(remote.url, names)
-        size = sum(remote.files[name].size for name in names)
-        if size > budget_bytes(self.disk_gb):
+        if (size := metadata_bytes(remote)) > max(budget_bytes(self.disk_gb), MOST_METADATA):
             raise too_small(self.disk_gb, f"the metadata alone take {size:,} bytes")
         target = folder if is_whole else folder.with_name("set.incomplete")
         if not is_whole:
@@ -153,7 +171,10 @@ class StreamedLeRobotConfig(EpisodeStoreRecord):
             remote.fetch(name, arriving)
             arriving.replace(target / name)
 
-        in_parallel(fetch, [name for name in names if _size_at(target / name) != remote.files[name].size])
+        damaged = [name for name in names if not _is_whole(target / name, remote, name)]
+        if is_whole and damaged:
+            log.warning("%s of %s are fetched again: missing or damaged", first_few(damaged), folder)
+        in_parallel(fetch, damaged)
         if not is_whole:
             shutil.rmtree(folder, ignore_errors=True)  # whose manifest was lost
             target.rename(folder)
@@ -197,6 +218,17 @@ class StreamedStore(LeRobotStore):
         for table in self.meta.tables:
             self._arrived(table, self._folder)
 
+    def with_places(self, error: DataError) -> DataError:
+        """The error of a part that was fetched, with the names that its tables have where the data set lies."""
+        names = {str(self._folder / name.replace("/", "_")): name for name in self.names_of(self.meta.tables)}
+        problems = []
+        for problem in error.problems:
+            problem = problem.replace(f"{self.path}: ", "")
+            for path, name in names.items():
+                problem = problem.replace(path, self.remote.where(name))
+            problems.append(problem)
+        return type(error)(error.source, problems, error.advice)
+
     def bytes_of(self, tables: Iterable[TableFile]) -> int:
         """Bytes of tables where the data set lies."""
         return sum(self.remote.files[name].size for name in self.names_of(tables))
@@ -213,33 +245,58 @@ class StreamedStore(LeRobotStore):
         """See `EpisodeStore`; a key of one number for each step is read once and kept in the cache."""
         if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
             return super().read(key)
-        try:
-            with np.load(self.cache.folder / self._kept_name(key), allow_pickle=False) as file:
-                return file["values"]
-        except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):  # absent or damaged
+        values = self._kept(_kept_name(key))
+        if values is None:
             values = super().read(key)
             self.keep(key, values)
-            return values
+        return values
 
-    def keep(self, key: str, values: np.ndarray) -> None:
-        """Keep all values of a key of one number for each step in the cache."""
-        content = io.BytesIO()
-        np.savez_compressed(content, values=values)
-        self.cache.keep(self._kept_name(key), content.getvalue())
+    def keep(self, key: str, values: np.ndarray, numbers: np.ndarray | None = None) -> None:
+        """Keep the values of a key of one number for each step in the cache. Args: numbers: (k,) of the episodes that
+        have these values; None for all."""
+        content, name = io.BytesIO(), _kept_name(key, numbers)
+        np.savez_compressed(content, values=values, sha256=_digest(name, values))
+        self.cache.keep(name, content.getvalue())
 
-    def _kept_name(self, key: str) -> str:
-        return f"columns/{hashlib.sha256(key.encode()).hexdigest()[:24]}.npz"
+    def _kept(self, name: str) -> np.ndarray | None:
+        """The values in a file of the cache; None if the file is absent or damaged."""
+        path = self.cache.folder / name
+        if not path.exists():
+            return None
+        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as file:  # of a dozen types
+            if file.zip.testzip() is None:
+                values = file["values"]
+                is_of_older_version = "sha256" not in file.files
+                if is_of_older_version or np.array_equal(file["sha256"], _digest(name, values)):
+                    return values
+        log.warning("%s is damaged, so its column is read again", path)
+        return None
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """See `EpisodeStore`."""
-        if not self.meta.is_part and self.is_number(key) and self.keys()[key] in ((), (1,)):
-            values = self.read(key)
-            return np.concatenate([values[ends[number - 1] if number else 0 : ends[number]] for number in numbers])
-        return super().episodes(key, ends, numbers)
+        """See `EpisodeStore`; a key of one number for each step is read once for these episodes, and kept."""
+        if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
+            return super().episodes(key, ends, numbers)
+        if (values := self._kept(_kept_name(key))) is not None:
+            return np.concatenate([values[begin:end] for begin, end in spans(ends, numbers)])
+        if (values := self._kept(_kept_name(key, numbers))) is None:
+            values = super().episodes(key, ends, numbers)
+            self.keep(key, values, numbers)
+        return values
 
     def watch(self, look: Callable[[], object]) -> None:
-        """Call a function while the place, or another process, is waited for; its error ends the wait."""
-        self.remote.look = self.cache.look = look
+        """Call a function while the place, or another process, is waited for; its error ends the wait.
+
+        Raises:
+            StoppedWaiting: from the wait, where the function raises StoppedEarly.
+        """
+
+        def look_with_file() -> None:
+            try:
+                look()
+            except StoppedEarly as early:
+                raise StoppedWaiting(early, self.remote.awaited()) from None
+
+        self.remote.look = self.cache.look = look_with_file
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """The metadata, which stay on this machine."""
@@ -269,6 +326,51 @@ def _name(meta: LeRobotMeta, file: TableFile) -> str:
     return file.path.relative_to(meta.path).as_posix()
 
 
+def _kept_name(key: str, numbers: np.ndarray | None = None) -> str:
+    """The file of the cache that holds a key of the episodes of these numbers."""
+    identity = key.encode() if numbers is None else key.encode() + b"\0" + numbers.astype("<i8").tobytes()
+    return f"columns/{hashlib.sha256(identity).hexdigest()[:24]}.npz"
+
+
+def _digest(name: str, values: np.ndarray) -> np.ndarray:
+    """SHA-256 of the values in a file of this name, as bytes."""
+    digest = hashlib.sha256(f"{name}{values.dtype.str}{values.shape}".encode())
+    digest.update(np.ascontiguousarray(values).data)
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+def metadata_bytes(remote: RemoteSet) -> int:
+    """Bytes of all metadata in the manifest."""
+    return sum(version.size for name, version in remote.files.items() if name.startswith("meta/"))
+
+
+def _check_url(url: str) -> None:
+    """Refuse a URL below which no file can be asked for.
+
+    Raises:
+        ValueError: it is empty, names no host or bucket, or has a query.
+    """
+    example = "such as hf://datasets/user/name, s3://bucket/folder, https://host/folder or a path"
+    if not url.strip():
+        raise ValueError(f"it is empty; expected the folder that holds meta/ and data/, {example}")
+    scheme, separator, rest = url.partition("://")
+    if separator and not rest.strip("/") and scheme not in ("file", "local"):
+        raise ValueError(f"{url} names no host, bucket or folder; expected one, {example}")
+    if scheme not in ("http", "https"):
+        return
+    address = urlsplit(url)
+    if "?" in url or "#" in url:
+        folder = re.split("[?#]", url)[0]
+        finding = "has a query or a fragment behind it, but files are asked for by their names below a folder"
+        raise ValueError(f"{folder} {finding}; write {folder} alone, and behind a login use a store with credentials")
+    try:
+        has_port = address.port is None or address.port > 0
+    except ValueError:
+        has_port = False
+    if not has_port:
+        raise ValueError(f"{url} has a port that is no number from 1 to 65535; correct it")
+
+
 def _check_names(url: str, names: Iterable[str]) -> None:
     """Refuse names that would be written outside the cache.
 
@@ -284,9 +386,12 @@ def _check_names(url: str, names: Iterable[str]) -> None:
         raise DataError(url, problems)
 
 
-def _size_at(path: Path) -> int | None:
-    """Bytes of a regular file; None without one."""
-    return path.stat().st_size if path.is_file() else None
+def _is_whole(path: Path, remote: RemoteSet, name: str) -> bool:
+    """Whether a file holds the bytes that arrived when the file was fetched."""
+    if not path.is_file() or path.stat().st_size != remote.files[name].size:
+        return False
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == remote.hash_of(name)
 
 
 def _is_table(remote: RemoteSet, name: str) -> bool:

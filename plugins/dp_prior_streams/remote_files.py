@@ -19,8 +19,11 @@ from typing import Any, Protocol, TypeVar
 
 from dp_prior.data.errors import DataError, UnreachableError, UnwritableError
 from dp_prior.data.remote_files import reached
-from dp_prior.files.client_errors import is_denied, kind_of, remedy
+from dp_prior.files.client_errors import is_denied, remedy
+from dp_prior.files.entry_points import needing
 from dp_prior.files.left_behind import left_behind
+from dp_prior.files.printable import printable
+from dp_prior_streams.connection_faults import connection_fault
 from dp_prior_streams.part_cache import written_here
 
 ATTEMPTS = 6
@@ -35,6 +38,12 @@ LOOK_S = 0.1
 PIECE = 1 << 20
 """Bytes that are read and hashed at a time."""
 
+LARGEST_FILE = 1 << 50
+"""Bytes above which the length that a server states is none."""
+
+LONGEST_TAG = 80
+"""Characters of a tag in messages."""
+
 TIMEOUT_S = 30.0
 """Longest silence of an HTTP server."""
 
@@ -44,11 +53,31 @@ LEAST_RATE = 64 << 10
 WINDOW_S = TIMEOUT_S + 8 * PIECE / LEAST_RATE
 """Seconds over which the rate is measured: a client gives up to 8 pieces at a time."""
 
+LISTING_S = 600.0
+"""Longest time in which a place opens, and lists its files."""
+
+TAGS = ("ETag", "etag", "md5Hash", "crc32c", "blob_id")
+TIMES = ("LastModified", "last_modified", "mtime", "updated", "modify", "last_write_time", "CRC", "created")
+"""What clients of fsspec call the version of a file: s3fs, gcsfs, adlfs, the Hub's; and its time: folders of this
+machine, SFTP, SMB, FTP, archives, memory."""
+
+_S3, _GS = ("s3", "reading s3:// needs s3fs"), ("gs", "reading gs:// needs gcsfs")
+PACKAGES = {"s3": _S3, "s3a": _S3, "gs": _GS, "gcs": _GS}
+"""Extra, and what needs which package, by the beginning of a URL."""
+
 T = TypeVar("T")
 
 
 class CutShortError(OSError):
     """An answer ended before its last byte, or is none to the question."""
+
+
+class StatusError(CutShortError):
+    """A server answered with a status of failure."""
+
+
+class IncompleteError(UnreachableError):
+    """Every answer of a place ended before its last byte, or was none to the question."""
 
 
 class Pace:
@@ -74,6 +103,30 @@ class Pace:
         self._counted, self._end = self.count, time.monotonic() + WINDOW_S
 
 
+class ListingLimit(Pace):
+    """The time of a request that says how many bytes arrive only at its end, such as the list of all files."""
+
+    def __init__(self, url: str):
+        self._url = url
+        super().__init__()
+
+    def begin(self) -> None:
+        """Measure anew, from now on."""
+        self._end = time.monotonic() + LISTING_S
+
+    def check(self) -> None:
+        """Compare the time with the limit.
+
+        Raises:
+            UnreachableError: the time is over; the same place would not be faster at once.
+        """
+        if time.monotonic() >= self._end:
+            finding = f"{self._url} did not list its files within {LISTING_S:g} seconds"
+            raise UnreachableError(
+                f"{finding}; start again later, or download the data set and read it as type lerobot"
+            )
+
+
 @dataclass(frozen=True)
 class FileVersion:
     """What a place says about a file.
@@ -82,11 +135,27 @@ class FileVersion:
         size: bytes.
         tag: changes with the content, such as an ETag; None for a place that has none.
         sha256: of the content; None for a place that does not say it.
+        modified: when the file was written, of a place without tags that says it; belongs to no identity, since the
+            same file has other times in a copy.
     """
 
     size: int
     tag: str | None = None
     sha256: str | None = None
+    modified: str | None = None
+
+    def differs(self, now: FileVersion) -> bool:
+        """Whether a later version shows another content; older manifests know no times."""
+        is_written_again = None not in (self.modified, now.modified) and self.modified != now.modified
+        return (self.size, self.tag) != (now.size, now.tag) or is_written_again
+
+    @property
+    def is_recognized(self) -> bool:
+        """Whether the place says anything that changes with the content."""
+        return any((self.tag, self.sha256, self.modified))
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes, version {printable((self.tag or self.modified or 'unknown')[:LONGEST_TAG])}"
 
 
 class Place(Protocol):
@@ -99,7 +168,7 @@ class Place(Protocol):
         """Every file below the folder by name; None for a place that lists no folder."""
 
     def version(self, name: str) -> FileVersion:
-        """What the place says about a file."""
+        """Ask the place for the version of a file."""
 
     def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
         """The bytes from `begin` to `end` of a file, in pieces; fewer if the place cuts the answer short."""
@@ -156,13 +225,21 @@ def retried(
         if isinstance(error, FileNotFoundError):
             raise DataError(where, ["there is no such file; check data.episodes.url"])
         if number == ATTEMPTS or is_denied(error):
-            reason = str(error) if isinstance(error, CutShortError) else kind_of(error)
-            count = f"after {number} attempts" if number > 1 else "at the first attempt"
-            raise UnreachableError(f"{where} cannot be read now ({reason}, {count}){remedy(error)}")
+            raise _last_error(where, error, number)
         end = time.monotonic() + FIRST_PAUSE_S * 2 ** (number - 1)
         while (rest := end - time.monotonic()) > 0:
             look()
             time.sleep(min(rest, LOOK_S))
+
+
+def _last_error(where: str, error: Exception, attempts: int) -> UnreachableError:
+    """The error of a place that is asked no more."""
+    reason, hint = (str(error), "") if isinstance(error, CutShortError) else connection_fault(error)
+    count = f"after {attempts} attempts" if attempts > 1 else "at the first attempt"
+    advice = remedy(error) or (f"; {hint}" if hint else "")
+    has_answered = isinstance(error, CutShortError) and not isinstance(error, StatusError)
+    kind = IncompleteError if has_answered else UnreachableError
+    return kind(f"{where} cannot be read now ({reason}, {count}){advice}")
 
 
 class FsspecPlace:
@@ -171,7 +248,9 @@ class FsspecPlace:
     def __init__(self, url: str):
         from fsspec.core import url_to_fs
 
-        with reached(url):
+        packages = PACKAGES.get(url.partition("://")[0])
+        needs = contextlib.nullcontext() if packages is None else needing(*packages)
+        with reached(url), needs:
             try:
                 self._fs, root = url_to_fs(os.path.expanduser(url))
             except ValueError as error:
@@ -188,7 +267,9 @@ class FsspecPlace:
         return {path.removeprefix(beginning): _version(detail) for path, detail in details.items()}
 
     def version(self, name: str) -> FileVersion:
-        """See `Place`."""
+        """See `Place`; asks the place, since clients remember what they listed. A commit of the Hub does not change."""
+        if not self.url.startswith("hf://"):
+            self._fs.invalidate_cache()
         return _version(self._fs.info(f"{self._root}/{name}"))
 
     def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
@@ -233,15 +314,20 @@ class WebPlace:
         """See `Place`."""
         with self._answer(name, "HEAD", {}) as answer:
             size = answer.headers.get("Content-Length", "")
-            if not size.isdecimal():
+            if answer.status != 200 or not size.isdecimal() or int(size) > LARGEST_FILE:
                 raise CutShortError("the server does not say how long the file is")
-            return FileVersion(int(size), answer.headers.get("ETag"))
+            tag, modified = answer.headers.get("ETag"), answer.headers.get("Last-Modified")
+            return FileVersion(int(size), tag, modified=None if tag else modified)
 
     def pieces(self, name: str, begin: int, end: int) -> Iterator[bytes]:
         """See `Place`; a server that ignores the range sends the whole file."""
         if begin == end:
             return
         with self._answer(name, "GET", {"Range": f"bytes={begin}-{end - 1}"}) as answer:
+            if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
+                raise CutShortError(f"the server sent the bytes encoded as {encoding[:20]!r}")
+            if answer.headers.get_content_maintype() == "multipart":
+                raise CutShortError("the server sent several ranges instead of one")
             span = answer.headers.get("Content-Range", f"bytes {begin}-")
             if answer.status == 206 and not span.startswith(f"bytes {begin}-"):
                 raise CutShortError(f"the server sent other bytes than those from {begin:,} on")
@@ -271,15 +357,18 @@ class WebPlace:
                 raise FileNotFoundError(address) from None
             if error.code in (401, 403):
                 raise PermissionError(error.code, "access refused") from None
-            raise CutShortError(f"HTTP {error.code}") from None
+            if error.code == 416:
+                raise CutShortError("the file ends before the range begins") from None
+            raise StatusError(f"HTTP {error.code}") from None
 
 
 def _version(detail: dict[str, Any]) -> FileVersion:
     """The version in an answer of fsspec, whose clients have names of their own for it."""
     pointer = detail.get("lfs")
     sha256 = getattr(pointer, "sha256", None) or (pointer.get("sha256") if isinstance(pointer, dict) else None)
-    tags = (detail.get(name) for name in ("ETag", "etag", "md5Hash", "crc32c", "blob_id"))
-    return FileVersion(int(detail["size"]), next((str(tag).strip('"') for tag in tags if tag), None), sha256)
+    tag = next((str(detail[name]).strip('"') for name in TAGS if detail.get(name)), None)
+    modified = next((str(detail[name]) for name in TIMES if detail.get(name)), None)
+    return FileVersion(int(detail["size"]), tag, sha256, None if tag or sha256 else modified)
 
 
 def save(pieces: Iterator[bytes], path: Path, where: str, size: int, pace: Pace | None = None) -> str:

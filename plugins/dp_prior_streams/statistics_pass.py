@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.recorded.episodes import EpisodeParts
 from dp_prior.data.recorded.motion import MOST_FRAMES, MOST_NUMBERS, motion_of
@@ -21,6 +23,8 @@ from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior_streams.part_plan import PartPlan
+
+log = logging.getLogger(__name__)
 
 FIELDS = ("min", "max", "mean", "std", "q01", "q99")
 
@@ -54,8 +58,8 @@ class NumberGroups(Protocol):
     def keep(self, name: str, content: bytes) -> None:
         """Write a file that stays."""
 
-    def keep_tasks(self, tasks: np.ndarray) -> None:
-        """Keep the number of the instruction of every step."""
+    def keep_tasks(self, tasks: np.ndarray, chosen: Chosen) -> None:
+        """Keep the number of the instruction of every step of the chosen episodes."""
 
 
 class KeyStatistics:
@@ -92,7 +96,7 @@ class KeyStatistics:
         return Statistics(self._total, *(column.reshape(self._shape) for column in columns))
 
     def _quantile(self, share: float) -> np.ndarray:
-        """As `np.quantile` interpolates."""
+        """Interpolate a quantile like `np.quantile`."""
         position = share * (self._total - 1)
         place, rest = math.floor(position), position - math.floor(position)
         kept, place = (self._low, place) if share < 0.5 else (self._high, place - self._total + len(self._high))
@@ -102,7 +106,7 @@ class KeyStatistics:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What one pass finds.
+    """Results of one pass.
 
     Attributes:
         statistics: of the training rows, by key.
@@ -187,7 +191,9 @@ class StatisticsPass:
         self._motion_parts: MotionParts | None = None
         try:
             self.result = PassResult.decoded(parts.kept(self._name))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError) as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("all numbers are read again, since %s is damaged: %s", self._name, error)
             self.result, self._motion_parts = _Pass(parts, episodes).run()
 
     def motion(self, spec: Spec) -> ActionMotion:
@@ -237,8 +243,8 @@ class _Pass:
                 for rows, samples in ((self._compared_rows, compared), (self._sample_rows, sampled)):
                     samples[key].append(array[rows[(rows >= begin) & (rows < end)] - begin])
             self._add_motion(arrays, places, begin, is_train)
-        if tasks and len(plan.groups) and self._is_whole():
-            self._parts.keep_tasks(np.concatenate(tasks))
+        if tasks:
+            self._parts.keep_tasks(np.concatenate(tasks), self._episodes.chosen)
         order = np.argsort(np.argsort(self._sample_rows, kind="stable"), kind="stable")
         joined = {key: np.concatenate(pieces) for key, pieces in compared.items()}
         result = PassResult(
@@ -248,10 +254,6 @@ class _Pass:
         )
         samples = {key: np.concatenate(pieces)[order] for key, pieces in sampled.items()}
         return result, MotionParts(samples, self._steps, self._distances)
-
-    def _is_whole(self) -> bool:
-        """Whether every episode of the data set is chosen."""
-        return self._episodes.chosen.is_all
 
     def _add_motion(
         self, arrays: Mapping[str, np.ndarray], places: np.ndarray, begin: int, is_train: np.ndarray

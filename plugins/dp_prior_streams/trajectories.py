@@ -29,16 +29,19 @@ from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior_streams.arrivals import Arrivals, ArrivingOrder
-from dp_prior_streams.part_cache import budget_bytes, too_small
+from dp_prior_streams.part_cache import NoRoomError, budget_bytes, too_small
 from dp_prior_streams.part_column import PartColumn
 from dp_prior_streams.part_order import PartOrder
 from dp_prior_streams.part_plan import PartPlan
-from dp_prior_streams.parts import MIXED_PARTS, PartArray, Parts
-from dp_prior_streams.record import StreamedStore
+from dp_prior_streams.parts import MIXED_PARTS, EveryEpisode, PartArray, Parts
+from dp_prior_streams.record import StreamedStore, metadata_bytes
 from dp_prior_streams.statistics_pass import StatisticsPass
 
 LEAST_PARTS_DIVIDED = 10
 """A data set of at least so many parts is split by whole parts, so training fetches no validation episodes."""
+
+KEPT_BYTES, KEPT_FILE_BYTES = 32 << 10, 512
+"""Bytes of statistics and columns, and of hashes and locks for each file, that the first pass adds to the metadata."""
 
 NOT_STREAMED = ("points", "embeddings", "mirror", "previous_action", "weights")
 """Fields of data that need all numbers in memory, or another order."""
@@ -52,33 +55,40 @@ class StreamedTrajectories(Trajectories):
     def _read(self, config: TrajectoriesConfig, store: StreamedStore) -> tuple[OpenedEpisodes, list[str]]:
         """See `Trajectories`; one pass over the numbers, at the first start alone."""
         _refuse_fields(config)
+        store.cache.verify = config.verify
         if config.cameras:
             from dp_prior_streams.cameras import check_cameras
 
             check_cameras(config.cameras)
-        chosen, problems = config.choice.of(store)
+        try:
+            chosen, problems = (config.choice if store.path.exists() else EveryEpisode()).of(store)
+        except NoRoomError:  # the column of the choice takes more room than there is
+            self._refuse_small_budget(_parts_of(config, store, EveryEpisode().of(store)[0]))
+            raise
         if problems:
             raise DataError(store.where, problems)
         chosen = chosen.first(config.split.max_rows)
-        keys = {**config.obs, ACTION: config.action}
-        sizes = [store.remote.files[name].size for name in store.names_of(store.meta.tables)]
-        plan = PartPlan.of(store.meta, chosen, sizes, has_frames=bool(config.cameras))
-        self._parts = store.arriving = Parts(store, plan, keys, config.stride, config.cameras)
+        self._parts = store.arriving = _parts_of(config, store, chosen)
+        plan = self._parts.plan
         self._arrivals = Arrivals(self._parts)
-        self._refuse_small_budget(store)
+        self._refuse_small_budget(self._parts)
+        store.cache.trim()
         split = _split(config, store, chosen, plan)
         numbers = {part: np.searchsorted(chosen.numbers, episodes) for part, episodes in split.ids().items()}
         self._pass = StatisticsPass(self._parts, EpisodeParts(chosen, chosen.ends, numbers, config.stride))
         statistics = self._pass.result.statistics
+        keys = {**config.obs, ACTION: config.action}
         arrays = {key: PartArray(self._parts, key, statistics[key].min.shape) for key in keys}
         opened = opened_episodes(config, store, chosen, split, arrays)
         return opened, [*self._pass.result.warnings, *file_warnings(config, opened)]
 
-    def _refuse_small_budget(self, store: StreamedStore) -> None:
-        least, kept = self._parts.least_bytes(), store.cache.kept_bytes()
+    def _refuse_small_budget(self, parts: Parts) -> None:
+        store, least = parts.store, parts.least_bytes()
+        kept = store.cache.kept_bytes() + (0 if store.path.exists() else metadata_bytes(store.remote))
         if least + kept > budget_bytes(store.disk_gb):
             reason = f"{MIXED_PARTS} parts that are shuffled together, and the part that arrives, take {least:,} bytes"
-            raise too_small(store.disk_gb, f"{reason}, and metadata {kept:,}", least + kept)
+            to_come = KEPT_BYTES + KEPT_FILE_BYTES * len(store.remote.files)
+            raise too_small(store.disk_gb, f"{reason}, and metadata {kept:,}", least + kept + to_come)
 
     def _content_digest(self, opened: OpenedEpisodes) -> Any:
         """See `Trajectories`; the numbers of each key have a SHA-256 of their own, so that one pass finds all."""
@@ -104,9 +114,14 @@ class StreamedTrajectories(Trajectories):
         return super()._statistics_of(key, column, steps)
 
     def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
-        """See `SplitData`; from now on a request to stop ends every wait for a part."""
+        """See `SplitData`; from now on a request to stop, or the end of the process, ends every wait for a part."""
         super().build_caches(report, check)
-        self._parts.store.watch(check)
+
+        def look() -> None:
+            check()
+            self._arrivals.check()
+
+        self._parts.store.watch(look)
 
     def order(self, seed: int) -> Order:
         """See `SplitData`: by parts, of which `MIXED_PARTS` are shuffled together."""
@@ -120,8 +135,16 @@ class StreamedTrajectories(Trajectories):
     def summary(self) -> str:
         """See `Demonstrations.summary`; with the parts and the budget."""
         store = self._parts.store
-        plan = self._parts.plan
-        return f"{super().summary()}; streamed in {len(plan.ends)} parts through {store.disk_gb:g} GB of disk"
+        count = len(self._parts.plan.ends)
+        parts = f"{count} part{'s' if count > 1 else ''}"
+        return f"{super().summary()}; streamed in {parts} through {store.disk_gb:g} GB of disk"
+
+
+def _parts_of(config: TrajectoriesConfig, store: StreamedStore, chosen: Chosen) -> Parts:
+    """The parts of the chosen episodes; fetches none."""
+    sizes = [store.remote.files[name].size for name in store.names_of(store.meta.tables)]
+    plan = PartPlan.of(store.meta, chosen, sizes, has_frames=bool(config.cameras))
+    return Parts(store, plan, {**config.obs, ACTION: config.action}, config.stride, config.cameras)
 
 
 def _refuse_fields(config: TrajectoriesConfig) -> None:

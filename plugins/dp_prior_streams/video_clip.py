@@ -56,6 +56,15 @@ class VideoIndexes:
                 runs.append((begin, path.read_bytes()))
             return runs
 
+    def check(self, name: str) -> None:
+        """Fetch the index again, of a place that does not say whether a video was written again.
+
+        Raises:
+            ChangedError: the index is another one, so the frames may be too.
+        """
+        if not self.remote.files[name].is_recognized and self._fetch(name) != self.of(name):
+            self.remote.refuse(name, "has another index than before")
+
 
 def cut_clip(indexes: VideoIndexes, name: str, begin: int, end: int, folder: Path) -> Clip:
     """Fetch the frames `begin` to `end` - 1 of a video, in the order of display, into a folder.
@@ -78,6 +87,7 @@ def cut_clip(indexes: VideoIndexes, name: str, begin: int, end: int, folder: Pat
         for start in _starts(packets, begin, end, where):
             chosen, before = _run(packets, start, begin, end)
             _copy_range(remote, name, min(p.pos for p in chosen), max(p.pos + p.size for p in chosen), sparse)
+            indexes.check(name)
             _write_clip(av, sparse, {packet.pos for packet in chosen}, path)
             if start == 0 or _begins_well(path, before):
                 break

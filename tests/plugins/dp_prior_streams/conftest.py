@@ -1,4 +1,19 @@
+from types import SimpleNamespace
+
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def arrivals_end_with_the_test(monkeypatch):
+    """Parts arrive ahead until the process ends: of a test's data sets, until the test does."""
+    from dp_prior_streams import arrivals
+
+    threads = []
+    monkeypatch.setattr(arrivals, "atexit", SimpleNamespace(register=lambda *ending: threads.append(ending)))
+    yield
+    for end, thread in threads:
+        end(thread)
+        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,45 @@ def write_v3(path, files=24, episodes_per_file=4, seed=0, tasks=2):
     return path
 
 
+TYPES = ("?", "i1", "u1", "<i2", ">u2", "<i4", ">u4", "<i8", "<u8", "<f2", "<f4", "<f8", ">f8")
+
+
+def extreme_numbers(dtype, rows, random):
+    """(rows, 3) of a type: its limits, zeros of both signs, and numbers that float32 rounds."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return random.random((rows, 3)) < 0.5
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        values = random.integers(limits.min, limits.max, (rows, 3), dtype.newbyteorder("="), endpoint=True)
+        values[:2] = [[limits.min], [limits.max]]
+        return values.astype(dtype)
+    largest = min(float(np.finfo(dtype).max), float(np.finfo(np.float32).max))
+    values = random.standard_normal((rows, 3)) * 10.0 ** random.integers(-9, 4, (rows, 3))
+    values[:6] = [[largest], [-largest], [-0.0], [float(np.finfo(dtype).smallest_subnormal)], [1e-42], [0.1]]
+    return values.astype(dtype)
+
+
+def add_types(path, types=TYPES, seed=0):
+    """Give a set a column `of0`, `of1`, ... of each type, whose numbers reach its limits."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    info, random = json.loads((path / "meta/info.json").read_text()), np.random.default_rng(seed)
+    native = [np.dtype(dtype).newbyteorder("=") for dtype in types]
+    for number, dtype in enumerate(native):
+        info["features"][f"of{number}"] = {"dtype": dtype.name, "shape": [3], "names": None}
+    (path / "meta/info.json").write_text(json.dumps(info))
+    for file in (path / "data").rglob("*.parquet"):
+        table = pq.read_table(file)
+        for number, dtype in enumerate(native):
+            values = extreme_numbers(dtype, len(table), random)
+            column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 3)
+            table = table.append_column(f"of{number}", column)
+        pq.write_table(table, file, compression="NONE", use_dictionary=False)
+    return path
+
+
 def config_of(kind, folder, rows=600, width=3, **settings):
     """Data of episodes of 30 steps, as an `.npz` file or a replay buffer."""
     import pytest

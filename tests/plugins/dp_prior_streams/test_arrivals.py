@@ -1,10 +1,12 @@
-import time
+import subprocess
+import sys
 
 import numpy as np
 
 from dp_prior_streams.arrivals import Arrivals, ArrivingOrder
 from dp_prior_streams.part_cache import NoRoomError
 from dp_prior_streams.part_order import PartOrder
+from tests.waiting import until
 
 
 class Store:
@@ -32,13 +34,6 @@ class Parts:
             raise NoRoomError("data.episodes", ["no room"])
         self.here.append(part)
         self.log.append(part)
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_needed_parts_come_first_and_the_others_in_order_while_there_is_room():
@@ -74,3 +69,42 @@ def test_an_order_over_parts_expects_them_before_it_gives_their_samples():
     arriving.ids(4, 0, 6)  # of the same batch
     assert {str(part) for part in (*order.parts(3, 54, 60)[0], *order.parts(4, 0, 6)[0])} == parts.store.needed
     until(lambda: set(parts.log) == set(range(6)))
+
+
+ENDING = """
+import threading, time
+from dp_prior_streams import arrivals as module
+from tests.plugins.dp_prior_streams.test_arrivals import Parts
+
+module.EXIT_WAIT_S = 100
+
+
+class Working(Parts):
+    def bring(self, part, needed):
+        print("works on", part, flush=True)
+        is_begun.set()
+        time.sleep(1)
+        print("has", part, flush=True)
+
+
+class Waiting(Parts):
+    def bring(self, part, needed):
+        print("waits for", part, flush=True)
+        is_begun.set()
+        while True:
+            time.sleep(0.01)
+            arrivals.check()
+
+
+for parts in (Working(), Waiting()):
+    is_begun, arrivals = threading.Event(), module.Arrivals(parts)
+    arrivals.expect([1], [2, 3])
+    is_begun.wait()
+"""
+
+
+def test_the_threads_end_before_the_interpreter():
+    """An interpreter that ends under a thread in C++ code aborts the process."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == ["works on 1", "waits for 1", "has 1"]

@@ -19,7 +19,7 @@ def test_cameras_of_a_streamed_set_decode_nothing_at_the_start(tmp_path):
     assert data.images == {} and data.spec.cond_shapes["front"] == (2, 24, 32, 3) and data.spec.kind("front") == "image"
     data.build_caches(lambda line: None)
     assert data.spec.scenes == {} and cameras.shown(None) == {} and not [*cameras.summary(1, None)]
-    assert data.fingerprint and not list(cameras.doubts())
+    assert data.fingerprint and not list(cameras.mixture_warnings())
 
 
 def test_frames_outside_of_the_data_set_are_refused():

@@ -1,6 +1,7 @@
 import json
 import shutil
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -8,21 +9,22 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.files.json_text import unseal
+from dp_prior_streams import lance_record
 from dp_prior_streams.lance_record import LanceConfig
+from dp_prior_streams.sealed_folder import SIZES
 from tests.extras import needs
 from tests.messages import naming, told
+from tests.plugins.dp_prior_streams.damages import DAMAGES
 
 needs("pyarrow", "lerobot")
 
 from tests.plugins.dp_prior_streams.recorded_sets import CAMERA, add_videos, batches_of, data_config, write_v3  # noqa: E402
 from tests.s3_server import s3_bucket, upload_folder  # noqa: E402
 
-try:
-    import lance
-except ImportError:
-    lance = None
-
-with_lance = pytest.mark.skipif(lance is None, reason="NOT CHECKED: the extra dp_prior[lance] is not installed")
+with_lance = pytest.mark.skipif(
+    find_spec("lance") is None, reason="NOT CHECKED: the extra dp_prior[lance] is not installed"
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,8 @@ def test_a_folder_is_recognised_and_read_as_lance_alone(sets):
 
 @with_lance
 def test_tables_that_do_not_fit_the_metadata_are_refused(sets, tmp_path):
+    import lance
+
     target = shutil.copytree(sets[1], tmp_path / "fewer")
     rows = lance.dataset(str(target / "frames.lance")).count_rows()
     lance.dataset(str(target / "frames.lance")).delete("episode_index = 3 AND frame_index < 2")
@@ -132,6 +136,8 @@ def bucket(sets, monkeypatch):
 
 @with_lance
 def test_tables_in_s3_are_read_at_the_versions_of_the_first_opening(sets, bucket, tmp_path, monkeypatch):
+    import lance
+
     from dp_prior_streams import lance_record
 
     monkeypatch.setattr(lance_record, "CACHE", tmp_path / "metadata")
@@ -148,3 +154,73 @@ def test_tables_in_s3_are_read_at_the_versions_of_the_first_opening(sets, bucket
     assert np.array_equal(LanceConfig(url="s3://bucket/set").create().read("action"), expected)
     with pytest.raises(DataError, match=naming("s3://bucket/nothing/meta.lance", "data.episodes.url")):
         LanceConfig(url="s3://bucket/nothing").create()
+
+
+class StandIn:
+    """Tables whose metadata are a few files, at two versions."""
+
+    content = {1: b"first", 2: b"second"}
+
+    def __init__(self, place, versions=None):
+        self.place, self.versions = place, versions or {}
+
+    def version(self, name):
+        return self.versions.get(name, 2 if StandIn.is_newer else 1)
+
+    def where(self, name):
+        return f"{self.place}/{name}.lance"
+
+    def read(self, name, columns):
+        import pyarrow as pa
+
+        content = self.content[self.version(name)]
+        return pa.table({"path": ["info.json", "episodes/a"], "data": [content, content * 2]})
+
+
+@pytest.fixture
+def copied(monkeypatch, tmp_path):
+    """The folder of a record whose metadata were copied at version 1, and the record."""
+    monkeypatch.setattr(StandIn, "is_newer", False, raising=False)
+    monkeypatch.setattr(lance_record, "LanceTables", StandIn)
+    monkeypatch.setattr(lance_record, "CACHE", tmp_path / "metadata")
+    record = LanceConfig(url="s3://bucket/set")
+    folder = record.local({}, ()).path
+    monkeypatch.setattr(StandIn, "is_newer", True)
+    return folder, record
+
+
+def _as_older_versions_wrote(path):
+    versions = unseal(path.read_bytes())["versions"]
+    path.write_text(json.dumps(versions))
+    (path.parent / "meta" / SIZES).unlink()
+
+
+METADATA_DAMAGES = {
+    **{name: (lambda path, change=change: change(path.parent / "meta/episodes/a")) for name, change in DAMAGES.items()},
+    "removed": lambda path: (path.parent / "meta/info.json").unlink(),
+    "of an older version": _as_older_versions_wrote,
+}
+
+
+@pytest.mark.parametrize("damage", METADATA_DAMAGES)
+def test_metadata_that_were_damaged_are_copied_again_at_the_version_of_the_first_opening(copied, damage, caplog):
+    folder, record = copied
+    record.local({}, ())
+    assert not caplog.messages
+    METADATA_DAMAGES[damage](folder / "versions.json")
+    for _ in range(2):
+        assert record.local({}, ()).path == folder
+    assert (folder / "meta/info.json").read_bytes() == b"first"
+    assert (folder / "meta/episodes/a").read_bytes() == b"firstfirst"
+    assert [told(line, folder / "meta") for line in caplog.messages] == [True]
+
+
+def test_versions_that_were_damaged_are_told_with_the_remedy(copied):
+    folder, record = copied
+    content = (folder / "versions.json").read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        (folder / "versions.json").write_bytes(damaged)
+        with pytest.raises(DataError, match=naming(folder / "versions.json", f"delete {folder}")):
+            record.local({}, ())

@@ -1,11 +1,15 @@
+import hashlib
 import json
+import os
+import threading
 
 import pytest
 
-from dp_prior.data.errors import ChangedError, DataError
-from dp_prior_streams import remote_files
+from dp_prior.data.errors import ChangedError, DataError, UnreachableError
+from dp_prior.files.json_text import seal
+from dp_prior_streams import manifest, remote_files
 from dp_prior_streams.manifest import HASHES, MANIFEST, RemoteSet
-from tests.messages import naming
+from tests.messages import naming, told
 from tests.plugins.dp_prior_streams.web_store import served
 
 
@@ -59,11 +63,19 @@ def test_bytes_that_differ_from_those_noted_are_refused_and_not_left(folder, tmp
         assert not target.exists()
 
 
-def test_a_file_of_another_size_is_refused_before_it_was_ever_hashed(folder, tmp_path):
-    remote = RemoteSet(str(folder), tmp_path / "cache")
-    (folder / "data/a.bin").write_bytes(b"a" * 1000)
-    with pytest.raises(ChangedError, match=naming("data/a.bin", "1,000", "900")):
-        remote.fetch("data/a.bin", tmp_path / "got")
+@pytest.mark.parametrize("size", [1000, 899, 0])
+@pytest.mark.parametrize("kind", ["folder", "server"])
+@pytest.mark.parametrize("was_hashed", [False, True])
+def test_a_file_of_another_size_is_refused_whether_or_not_it_was_hashed(folder, tmp_path, size, kind, was_hashed):
+    with served(folder) as web:
+        remote = RemoteSet(str(folder) if kind == "folder" else web.url, tmp_path / "cache")
+        remote.note(["data/a.bin"])
+        if was_hashed:
+            remote.fetch("data/a.bin", tmp_path / "got")
+        (folder / "data/a.bin").write_bytes(b"c" * size)
+        sizes = () if was_hashed and size > 900 else (f"{size:,}", "900")  # whose first bytes are compared
+        with pytest.raises(ChangedError, match=naming("data/a.bin", tmp_path / "cache", *sizes)):
+            remote.fetch("data/a.bin", tmp_path / "got")
 
 
 def test_a_byte_that_changed_on_the_way_is_fetched_again(folder, tmp_path):
@@ -101,3 +113,112 @@ def test_a_damaged_manifest_is_told_with_the_remedy(folder, tmp_path):
     with pytest.raises(DataError, match=naming(str(path), str(tmp_path / "cache"))):
         RemoteSet(str(folder), tmp_path / "cache")
     json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("request_name", ["place_at", "listing"])
+def test_a_place_that_lists_its_files_without_end_is_given_up(folder, tmp_path, monkeypatch, request_name):
+    """A server that sends a byte now and then is never silent, and a client counts no bytes of a list."""
+    end, waits = threading.Event(), []
+    owner = manifest if request_name == "place_at" else remote_files.FsspecPlace
+    monkeypatch.setattr(owner, request_name, lambda *args: waits.append(end.wait(200)))
+    monkeypatch.setattr(remote_files, "LISTING_S", 0.2)
+    with pytest.raises(UnreachableError, match=naming(folder, 0.2, "lerobot")):
+        RemoteSet(str(folder), tmp_path / "cache")
+    assert waits == [] and not (tmp_path / "cache" / MANIFEST).exists()
+    end.set()
+
+
+def written_again(path, content):
+    """With another time, as the clock of a disk may count whole seconds."""
+    path.write_bytes(content)
+    os.utime(path, (1, 1))
+
+
+@pytest.mark.parametrize("kind", ["folder", "server with times", "server with tags"])
+def test_a_file_of_the_same_size_that_was_written_again_before_it_arrived_is_refused(folder, tmp_path, kind):
+    with served(folder) as web:
+        if kind == "server with tags":
+            web.headers = lambda path: {"ETag": hashlib.md5(path.read_bytes()).hexdigest()}
+        url = str(folder) if kind == "folder" else web.url
+        RemoteSet(url, tmp_path / "cache").note(["data/a.bin", "data/b.bin"])
+        written_again(folder / "data/a.bin", b"x" * 900)
+        remote = RemoteSet(url, tmp_path / "cache")
+        with pytest.raises(ChangedError, match=naming("data/a.bin", tmp_path / "cache")):
+            remote.fetch("data/a.bin", tmp_path / "got", 5, 9)
+        if kind != "folder":  # where a file that was restored has another time
+            with pytest.raises(ChangedError, match=naming("data/a.bin", tmp_path / "cache")):
+                remote.fetch("data/a.bin", tmp_path / "got")
+        remote.fetch("data/b.bin", tmp_path / "got")
+        written_again(folder / "data/b.bin", b"b" * 800)
+        remote.fetch("data/b.bin", tmp_path / "got")  # its bytes are those noted, whenever they were written
+
+
+def test_times_are_in_the_manifest_and_in_no_identity(folder, tmp_path):
+    identities = set()
+    for number, time_of_change in enumerate((1000, 2000)):
+        os.utime(folder / "data/a.bin", (time_of_change, time_of_change))
+        cache = tmp_path / f"cache{number}"
+        cache.mkdir()
+        remote = RemoteSet(str(folder), cache)
+        identities.add(remote.identity(["data/a.bin"]))
+        document = json.loads((cache / MANIFEST).read_text())
+        assert document["modified"]["data/a.bin"] == f"{time_of_change}.0"
+        assert document["files"]["data/a.bin"] == {"size": 900, "tag": None, "sha256": None}  # as older versions read
+    assert len(identities) == 1
+
+
+def test_a_manifest_of_an_older_version_knows_no_times_and_goes_on(folder, tmp_path):
+    files = {"data/a.bin": {"size": 900, "tag": None, "sha256": None}}
+    document = {"format": 1, "asked": str(folder), "url": str(folder), "files": files}
+    (tmp_path / "cache" / MANIFEST).write_bytes(seal(document))
+    sha256 = hashlib.sha256(b"b" * 800).hexdigest()
+    (tmp_path / "cache" / HASHES).write_text(json.dumps(["data/a.bin 0-8", sha256]) + "\n")
+    remote = RemoteSet(str(folder), tmp_path / "cache")
+    remote.fetch("data/a.bin", tmp_path / "got")
+    with pytest.raises(ChangedError):
+        remote.fetch("data/a.bin", tmp_path / "got", 0, 8)
+
+
+def test_a_line_of_hashes_that_was_damaged_costs_no_run_and_is_told(folder, tmp_path, caplog):
+    remote = RemoteSet(str(folder), tmp_path / "cache")
+    for name in ("data/a.bin", "data/b.bin"):
+        remote.fetch(name, tmp_path / "got")
+    path = tmp_path / "cache" / HASHES
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        caplog.clear()
+        remote = RemoteSet(str(folder), tmp_path / "cache")
+        hashes = [remote.hash_of(name) for name in ("data/a.bin", "data/b.bin")]
+        is_whole = place < len(content) - 1  # without its end, the last line is one that is being written
+        assert told(caplog.text, str(path)) == (None in hashes and is_whole), place
+        for name, sha256 in zip(("data/a.bin", "data/b.bin"), hashes, strict=True):
+            assert sha256 in (None, hashlib.sha256((folder / name).read_bytes()).hexdigest()), place
+
+
+def test_a_version_that_a_server_answers_wrongly_once_costs_no_run(folder, tmp_path):
+    answers = []
+
+    def headers(path):
+        answers.append(path.name)
+        return {"ETag": "wrong" if len(answers) == 3 else "right"}  # the first of the check, after the bytes
+
+    with served(folder) as web:
+        web.headers = headers
+        remote = RemoteSet(web.url, tmp_path / "cache")
+        remote.note(["data/a.bin"])
+        remote.fetch("data/a.bin", tmp_path / "got")
+        assert len(answers) == 4 and remote.hash_of("data/a.bin") is not None
+
+
+def test_a_server_that_fails_is_asked_for_no_version(folder, tmp_path):
+    with served(folder) as web:
+        remote = RemoteSet(web.url, tmp_path / "cache")
+        remote.note(["data/a.bin"])
+        web.methods.clear()
+        web.fault = lambda number, name: 503
+        with pytest.raises(UnreachableError, match=naming(f"{web.url}/data/a.bin", "HTTP 503")):
+            remote.fetch("data/a.bin", tmp_path / "got")
+        assert {*web.methods} == {"GET"}

@@ -1,8 +1,10 @@
 import errno
+import json
 import os
 import pickle
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,15 +12,21 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnwritableError
 from dp_prior_streams import part_cache
-from dp_prior_streams.part_cache import SIZES, NoRoomError, PartCache, budget_bytes, too_small
-from tests.forks import call
-from tests.messages import naming
+from dp_prior_streams.part_cache import NoRoomError, PartCache, budget_bytes, too_small
+from dp_prior_streams.sealed_folder import SIZES
+from tests.forks import call, start
+from tests.messages import naming, told
+from tests.plugins.dp_prior_streams.damages import DAMAGES, rot, swap
 
 SIZE = 300_000
 
 
+def content_of(size):
+    return (bytes(range(250)) * (size // 250 + 1))[:size]
+
+
 def filled(size):
-    return lambda folder: (folder / "content").write_bytes(bytes(size)) and None
+    return lambda folder: (folder / "content").write_bytes(content_of(size)) and None
 
 
 def cache_of(tmp_path, budget=1_000_000):
@@ -126,18 +134,114 @@ def test_a_budget_that_is_too_small_is_named_with_one_that_is_not():
     assert budget_bytes(0.613) >= 612_345_678
 
 
-@pytest.mark.parametrize("damage", ["removed", "cut", "without sizes"])
-def test_a_damaged_folder_is_made_again(tmp_path, damage):
-    path = cache_of(tmp_path).make("a", SIZE, filled(SIZE), ())
-    content = next(file for file in path.iterdir() if file.name != SIZES)
-    before = content.read_bytes()
-    if damage == "cut":
-        os.truncate(content, SIZE // 2)
-    else:
-        (content if damage == "removed" else path / SIZES).unlink()
+def test_a_lowered_budget_holds_as_soon_as_it_is_asked_for(tmp_path):
     cache = cache_of(tmp_path)
+    for number, name in enumerate("abc"):
+        cache.make(name, SIZE, filled(SIZE), ())
+        os.utime(cache.path(name), (number, number))
+    os.utime(cache.path("a"), (9, 9))
+    lowered = cache_of(tmp_path, 2 * SIZE + 20_000)
+    lowered.trim()
+    assert names(lowered) == ["a", "c"] and lowered.used() <= 2 * SIZE + 20_000
+    lowered.trim()
+    assert names(lowered) == ["a", "c"]
+    cache_of(tmp_path, 1000).trim()
+    assert names(lowered) == []
+
+
+def test_what_is_being_made_is_not_trimmed(tmp_path):
+    cache, lowered = cache_of(tmp_path), cache_of(tmp_path, SIZE + 20_000)
+
+    def fill(folder):
+        filled(SIZE)(folder)
+        lowered.trim()
+
+    cache.make("a", SIZE, fill, ())
+    assert names(cache) == ["a"]
+
+
+READ = """
+import sys, time
+from pathlib import Path
+from dp_prior_streams.part_cache import PartCache
+
+cache = PartCache(Path(sys.argv[1]), 1_000_000)
+Path(sys.argv[2]).write_text("it reads")
+time.sleep(300)
+"""
+
+
+def test_the_larger_budget_of_a_process_that_reads_holds_until_the_process_ends(tmp_path, caplog):
+    cache = cache_of(tmp_path)
+    for name in "abc":
+        cache.make(name, SIZE, filled(SIZE), ())
+    lowered = cache_of(tmp_path, SIZE + 20_000)
+    signal = tmp_path / "signal"
+    other = start(["-c", READ, tmp_path / "cache", signal], tmp_path / "log", tmp_path / "log")
+    try:
+        while not signal.exists():
+            assert other.is_alive(), (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        lowered.trim()
+        assert names(lowered) == ["a", "b", "c"]
+        [line] = caplog.messages
+        assert told(line, "disk_gb", 0.00032, 0.001, tmp_path / "cache")
+    finally:
+        other.kill()
+        other.join()
+    lowered.trim()
+    assert len(names(lowered)) == 1
+
+
+def test_a_damaged_folder_is_made_again_where_the_budget_has_no_room_for_two(tmp_path):
+    cache = cache_of(tmp_path, SIZE + 20_000)
+    path = cache.make("a", SIZE, filled(SIZE), ())
+    DAMAGES["a flipped bit"](path / "content")
+    cache.make("a", SIZE, filled(SIZE), {"a"})
+    assert (path / "content").read_bytes() == content_of(SIZE)
+
+
+FAULTS = {
+    **DAMAGES,
+    "removed": lambda path: path.unlink(),
+    "cut": lambda path: os.truncate(path, SIZE // 2),
+    "without sizes": lambda path: (path.parent / SIZES).unlink(),
+    "of an older version": lambda path: (path.parent / SIZES).write_text(json.dumps({path.name: SIZE})),
+}
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["another process", "the same process"])
+@pytest.mark.parametrize("damage", FAULTS)
+def test_a_damaged_folder_is_made_again_with_a_line(tmp_path, caplog, damage, is_open):
+    cache = cache_of(tmp_path)
+    path = cache.make("a", SIZE, filled(SIZE), ())
+    content, before = path / "content", content_of(SIZE)
+    FAULTS[damage](content)
+    cache = cache if is_open else cache_of(tmp_path)
     assert not cache.has("a")
     assert cache.make("a", SIZE, filled(SIZE), ()) == path and content.read_bytes() == before
+    [line] = caplog.messages
+    assert told(line, path) and cache.has("a") and cache_of(tmp_path).has("a")
+
+
+def test_a_bit_that_the_disk_flipped_is_seen_where_hashes_are_asked_for(tmp_path):
+    path = cache_of(tmp_path).make("a", SIZE, filled(SIZE), ())
+    rot(path / "content", path / SIZES)
+    assert cache_of(tmp_path).has("a")
+    cache = cache_of(tmp_path)
+    cache.verify = "hashes"
+    assert not cache.has("a")
+    cache.make("a", SIZE, filled(SIZE), ())
+    assert cache.has("a") and (path / "content").read_bytes() == content_of(SIZE)
+
+
+def test_folders_under_each_other_s_name_are_made_again(tmp_path):
+    cache = cache_of(tmp_path)
+    for name, byte in (("a", b"a"), ("b", b"b")):
+        cache.make(name, SIZE, lambda folder, byte=byte: (folder / "content").write_bytes(byte * SIZE) and None, ())
+    swap(cache.path("a"), cache.path("b"))
+    cache = cache_of(tmp_path)
+    assert not cache.has("a") and not cache.has("b")
 
 
 def test_a_look_ends_the_wait_for_the_folder_that_another_process_makes(tmp_path):

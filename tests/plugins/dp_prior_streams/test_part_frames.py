@@ -2,8 +2,12 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior_streams import video_clip
+from dp_prior_streams.part_frames import PartFrameColumn
+from dp_prior_streams.sealed_folder import SIZES
 from tests.extras import needs
 from tests.messages import naming
+from tests.plugins.dp_prior_streams.damages import DAMAGES, rot
 from tests.plugins.dp_prior_streams.recorded_sets import (
     CAMERA,
     FRONT,
@@ -63,6 +67,7 @@ def test_settings_of_a_camera_hold_for_its_parts(camera_set, tmp_path, settings)
     assert data.spec.fits == memory.spec.fits and data.spec.kinds == memory.spec.kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "kind"), [("v2.1", "video"), ("v2.1", "image"), ("v3.0", "image")])
 def test_older_formats_and_pictures_in_tables_arrive_too(tmp_path, version, kind):
     from tests.data.frames.recordings import pictures, write_lerobot
@@ -81,6 +86,7 @@ def test_older_formats_and_pictures_in_tables_arrive_too(tmp_path, version, kind
         assert batches_of(data, data.order(0), 2, batch=8) == batches_of(memory, data.part_order(0), 2, batch=8)
 
 
+@pytest.mark.slow
 def test_chosen_episodes_have_frames_of_their_own(camera_set, tmp_path):
     settings = {**FRONT, "choice": {"only": ["3-12", 20, 31]}}
     data = streamed(camera_set, tmp_path / "cache", **settings)
@@ -119,3 +125,43 @@ def test_the_fingerprint_follows_the_videos(camera_set, tmp_path):
     shutil.rmtree(tmp_path / "cache")
     assert streamed(folder, tmp_path / "cache", **FRONT).fingerprint != first
     assert CAMERA in str(file)
+
+
+@pytest.mark.parametrize("moment", ["between two runs", "while they are open", "hidden by the disk"])
+@pytest.mark.parametrize("settings", [{}, {"jpeg_quality": 95}], ids=["raw", "jpeg"])
+def test_frames_that_change_in_the_cache_are_fetched_again(camera_set, tmp_path, settings, moment):
+    images = {"images": {"front": {**FRONT["images"]["front"], **settings}}}
+    verify = "hashes" if moment == "hidden by the disk" else "sizes"
+    data = streamed(camera_set, tmp_path / "cache", verify=verify, **images)
+    frames, rows = data._parts.frames["front"], torch.arange(20)
+    column = PartFrameColumn(data._parts, frames)
+    before, folder = column.rows(rows), data._parts.store.cache.path(frames.name(0))
+    for file in folder.glob("cache/*"):
+        if moment == "hidden by the disk":
+            rot(file, folder / SIZES)
+            data._parts.store.cache._sealed.clear()
+            data._parts._opened.clear()
+        else:
+            DAMAGES["a flipped bit"](file)
+        if moment == "between two runs":
+            data = streamed(camera_set, tmp_path / "cache", verify=verify, **images)
+            column = PartFrameColumn(data._parts, data._parts.frames["front"])
+        assert torch.equal(column.rows(rows), before), file.name
+
+
+def test_what_lies_in_the_holes_of_a_video_is_never_shown(camera_set, tmp_path, monkeypatch):
+    """The copy of a video holds its index and the bytes of a part alone."""
+    clips, original = {}, video_clip._copy_range
+    for filler in (b"\0", b"\xa5"):
+
+        def copy_range(remote, name, begin, end, target, filler=filler):
+            noise = bytearray(filler * target.stat().st_size)
+            for place, content in video_clip.VideoIndexes(remote).of(name):
+                noise[place : place + len(content)] = content
+            target.write_bytes(noise)
+            original(remote, name, begin, end, target)
+
+        monkeypatch.setattr(video_clip, "_copy_range", copy_range)
+        data = streamed(camera_set, tmp_path / filler.hex(), **FRONT)
+        clips[filler] = batches_of(data, data.order(0), 3)
+    assert clips[b"\0"] == clips[b"\xa5"]

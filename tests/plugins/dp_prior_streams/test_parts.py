@@ -1,14 +1,18 @@
+import os
 import shutil
 
 import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior_streams.part_cache import NoRoomError
 from dp_prior_streams.parts import MIXED_PARTS, PartArray
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told
+from tests.plugins.dp_prior_streams.damages import DAMAGES, rot
 from tests.plugins.dp_prior_streams.recorded_sets import opened, streamed
+from tests.plugins.dp_prior_streams.web_store import served
 
 needs("pyarrow", "lerobot")
 
@@ -78,7 +82,6 @@ def test_other_keys_and_strides_have_other_numbers_in_the_cache(small_set, data,
 def test_damaged_numbers_are_told_with_their_place(tmp_path):
     import pyarrow.parquet as pq
 
-    from dp_prior.data.errors import DataError
     from tests.plugins.dp_prior_streams.recorded_sets import write_v3
 
     folder = write_v3(tmp_path / "set", files=3, episodes_per_file=2)
@@ -92,3 +95,90 @@ def test_damaged_numbers_are_told_with_their_place(tmp_path):
     with pytest.raises(DataError, match=naming("action", "dimension 2", "frame 7")) as caught:
         streamed(folder, tmp_path / "cache")
     assert caught.value.problems[-1] == expected.value.problems[-1]
+
+
+def test_observations_that_differ_in_case_alone_have_files_that_do_not(small_set, tmp_path):
+    names = {"State": {"key": "observation.state"}, "state": {"key": "action"}}
+    data = streamed(small_set, tmp_path / "cache", obs=names)
+    numbers = data._parts.group(0)
+    assert (numbers["State"].shape[1], numbers["state"].shape[1]) == (64, 3)
+    assert np.array_equal(numbers["state"], numbers["x"])
+    folder = data._parts.store.cache.path(data._parts.numbers.name(0))
+    files = [path.name.lower() for path in folder.glob("*.npy")]
+    assert len({*files}) == len(files) and "state.npy" not in files and "x.npy" in files
+    plain = streamed(small_set, tmp_path / "cache", obs={"state": {"key": "action"}})
+    folder = plain._parts.store.cache.path(plain._parts.numbers.name(0))
+    assert (folder / "state.npy").is_file()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_numbers_that_change_while_they_are_open_are_made_again(data, damage, caplog):
+    parts, path = data._parts, data._parts.store.cache.path(data._parts.numbers.name(0))
+    rows = np.arange(30)
+    before = parts.rows(0, "state", rows).copy()
+    DAMAGES[damage](path / "state.npy")
+    assert np.array_equal(parts.rows(0, "state", rows), before) and np.array_equal(
+        parts.group(0)["state"][rows], before
+    )
+    assert [told(line, path) for line in caplog.messages] == [True]
+
+
+def test_numbers_that_change_while_they_are_read_are_read_again(data):
+    parts, cache = data._parts, data._parts.store.cache
+    path, name = cache.path(parts.numbers.name(0)) / "state.npy", parts.numbers.file_names["state"]
+    expected, calls = np.array(parts.group(0)["state"]), []
+
+    def take(arrays):
+        if len(calls) < 2:
+            DAMAGES["a flipped bit"](path)
+        calls.append(np.array(arrays[name]))
+        return calls[-1]
+
+    assert np.array_equal(parts.read(parts.numbers, 0, parts.numbers.open, take), expected)
+    assert [np.array_equal(call, expected) for call in calls] == [False, False, True]
+
+    def disturb(arrays):
+        os.utime(path)
+
+    with pytest.raises(UnreadableError, match=naming(path.parent, "data.episodes.cache")):
+        parts.read(parts.numbers, 0, parts.numbers.open, disturb)
+
+
+def test_a_header_that_a_disk_damaged_is_made_again_and_bad_numbers_once(data, monkeypatch):
+    parts, cache = data._parts, data._parts.store.cache
+    path, before = cache.path(parts.numbers.name(3)), np.array(parts.group(3)["state"])
+    for place in (3, 20, 40):  # in the header; NumPy has errors of several types
+        parts._opened.clear()
+        rot(path / "state.npy", path / "sizes.json", place=place)
+        cache._sealed.clear()
+        assert np.array_equal(parts.group(3)["state"], before)
+    shutil.rmtree(path)
+    calls = []
+    monkeypatch.setattr(parts.numbers, "fill", lambda *place: (calls.append(place), int("x")))
+    with pytest.raises(ValueError, match=naming("'x'")):
+        parts.group(3)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("is_always", [False, True])
+def test_bytes_that_cannot_be_read_are_fetched_once_more(small_set, tmp_path, is_always):
+    name, answers = "data/chunk-000/file-003.parquet", []
+    with served(small_set) as web:
+        data = streamed(web.url, tmp_path / "before")
+        expected = np.array(data._parts.group(3)["state"])
+
+        def fault(number, file):
+            if file == name:
+                answers.append(file)
+                return "zeros" if is_always or len(answers) == 1 else None
+            return None
+
+        web.fault = fault
+        shutil.rmtree(tmp_path / "before")
+        if is_always:
+            with pytest.raises(DataError, match=naming(f"{web.url}/{name}")):
+                streamed(web.url, tmp_path / "cache")
+        else:
+            again = streamed(web.url, tmp_path / "cache")
+            assert np.array_equal(again._parts.group(3)["state"], expected) and again.fingerprint == data.fingerprint
+        assert len(answers) == 2

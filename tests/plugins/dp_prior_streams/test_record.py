@@ -1,16 +1,23 @@
+import errno
 import json
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import DataError, MissingError
+from dp_prior.data.errors import DataError, MissingError, UnwritableError
+from dp_prior.job.stop import StoppedEarly
+from dp_prior.run.exit_file import classify
+from dp_prior_streams import part_cache, record
 from dp_prior_streams.record import StreamedLeRobotConfig
 from tests.extras import needs
-from tests.messages import naming
+from tests.messages import naming, told
+from tests.plugins.dp_prior_streams.damages import DAMAGES, swap
 from tests.plugins.dp_prior_streams.recorded_sets import batches_of, data_config, streamed
 from tests.plugins.dp_prior_streams.web_store import served
 
@@ -95,7 +102,12 @@ def test_metadata_that_were_half_fetched_are_fetched_again(small_set, tmp_path, 
     assert store_of(small_set, tmp_path).texts()
 
 
-@pytest.mark.parametrize(("field", "value"), [("disk_gb", 0), ("disk_gb", None), ("url", None)])
+URLS = ["", "  ", "s3://", "hf:///", "https:///", "https://host:port/set", "http://host:99999/set"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("disk_gb", 0), ("disk_gb", None), ("url", None), *(("url", url) for url in URLS)]
+)
 def test_a_wrong_setting_is_named(small_set, tmp_path, field, value):
     document = {"type": "lerobot_stream", "url": str(small_set), "disk_gb": 1, field: value}
     with pytest.raises(ConfigError, match=naming(f"episodes.{field}")):
@@ -106,6 +118,41 @@ def test_a_password_in_the_url_is_refused_without_being_shown():
     with pytest.raises(ConfigError, match=naming("url", "host/set")) as caught:
         StreamedLeRobotConfig(url="https://me:secret@host/set/", disk_gb=1)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["?x=1", "/?sv=2&sig=secret", "#part", "?"])
+def test_a_url_with_a_query_is_refused_with_the_folder_and_without_the_secret(end):
+    with pytest.raises(ConfigError, match=naming("url", "https://host/set")) as caught:
+        StreamedLeRobotConfig(url=f"https://host/set{end}", disk_gb=1)
+    assert "secret" not in str(caught.value)
+    assert StreamedLeRobotConfig(url="/disk/a?b#c", disk_gb=1).url == "/disk/a?b#c"  # a path may have any name
+
+
+@pytest.mark.parametrize("is_second", [False, True], ids=["at the first start", "at a later start"])
+def test_a_cache_that_cannot_be_written_is_named_with_its_setting(small_set, tmp_path, is_second, monkeypatch):
+    (tmp_path / "file").write_text("")
+    for cache in (tmp_path / "file", tmp_path / "file/below", *([Path("/proc/x")] if sys.platform == "linux" else [])):
+        with pytest.raises(UnwritableError, match=naming(cache, "data.episodes.cache")) as caught:
+            store_of(small_set, cache)
+        assert classify(caught.value)[1] == 74
+    if is_second:
+        store_of(small_set, tmp_path / "cache")
+
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(part_cache, "try_writing", refuse)
+    with pytest.raises(UnwritableError, match=naming(tmp_path / "cache", "data.episodes.cache", "Permission denied")):
+        StreamedLeRobotConfig(url=str(small_set), cache=tmp_path / "cache", disk_gb=1).local({}, ())
+
+
+def test_a_lock_of_another_user_is_named_with_the_setting_of_the_cache(small_set, tmp_path):
+    store = store_of(small_set, tmp_path)
+    lock = store.cache.folder / "locks/budget.lock"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(UnwritableError, match=naming(lock, "data.episodes.cache")):
+        store.cache.used()
 
 
 def test_the_cache_is_named_by_the_url_and_every_setting_has_an_effect(small_set, tmp_path, monkeypatch):
@@ -149,7 +196,9 @@ def test_a_page_that_asks_for_a_password_is_no_data_set_and_is_not_kept(small_se
         assert len(streamed(web.url, tmp_path / "cache").train)
 
 
-def test_metadata_larger_than_the_budget_are_not_fetched(small_set, tmp_path):
+@pytest.mark.parametrize("most", [0, record.MOST_METADATA])
+def test_metadata_larger_than_the_budget_are_not_left_in_the_cache(small_set, tmp_path, most, monkeypatch):
+    monkeypatch.setattr(record, "MOST_METADATA", most)
     folder = shutil.copytree(small_set, tmp_path / "set")
     with (folder / "meta/padding.json").open("wb") as file:
         file.truncate(3_000_000)
@@ -158,17 +207,26 @@ def test_metadata_larger_than_the_budget_are_not_fetched(small_set, tmp_path):
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) < 100_000
 
 
-@pytest.mark.parametrize("damage", ["removed", "cut", "without a manifest"])
+@pytest.mark.parametrize("damage", ["removed", "cut", "a flipped bit", "replaced", "without a manifest"])
 @pytest.mark.parametrize("kind", ["folder", "web"])
-def test_metadata_that_were_damaged_in_the_cache_arrive_again(small_set, tmp_path, damage, kind):
+def test_metadata_that_were_damaged_in_the_cache_arrive_again(small_set, tmp_path, damage, kind, caplog):
     with served(small_set) as web:
         url = small_set if kind == "folder" else web.url
         first = len(streamed(url, tmp_path / "cache").train)
-        for path in (tmp_path / "cache").glob("*/set/meta/**/*.*"):
-            os.truncate(path, 7) if damage == "cut" else path.unlink()
+        [folder] = (tmp_path / "cache").glob("*/set")
+        content = {path: path.read_bytes() for path in folder.rglob("*.*")}
+        streamed(url, tmp_path / "cache")
+        assert not caplog.messages
+        for path in content:
+            if damage in DAMAGES:
+                DAMAGES[damage](path)
+            else:
+                os.truncate(path, 7) if damage == "cut" else path.unlink()
         if damage == "without a manifest":
             next((tmp_path / "cache").glob("*/manifest.json")).unlink()
         assert len(streamed(url, tmp_path / "cache").train) == first
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == content
+    assert damage == "without a manifest" or [told(line, folder) for line in caplog.messages] == [True]
 
 
 def test_numbers_and_tables_that_were_damaged_in_the_cache_arrive_again(small_set, tmp_path):
@@ -181,3 +239,65 @@ def test_numbers_and_tables_that_were_damaged_in_the_cache_arrive_again(small_se
         file.write(b'["data/chunk')  # as a full disk leaves it
     after = streamed(small_set, tmp_path / "cache")
     assert batches_of(after, after.order(0), 3) == before
+
+
+def test_a_stop_in_a_wait_names_the_file_on_its_way_and_what_follows(small_set, tmp_path):
+    name = "data/chunk-000/file-003.parquet"
+
+    def look():
+        if web.is_hanging.is_set():
+            raise StoppedEarly("SIGTERM", 1)
+
+    with served(small_set) as web:
+        store = store_of(web.url, tmp_path / "cache")
+        store.watch(look)
+        web.fault = lambda number, name: "hang"
+        with pytest.raises(StoppedEarly, match=naming("SIGTERM", f"{web.url}/{name}", "checkpoint")) as stopped:
+            store.remote.fetch(name, tmp_path / "table")
+        with pytest.raises(StoppedEarly, match=naming("SIGTERM", web.url)), store.cache._locked("a"):
+            store.cache.look()  # while another process fetches
+    assert (stopped.value.reason, stopped.value.rank) == ("SIGTERM", 1)
+
+
+@pytest.mark.parametrize("kind", ["of this version", "of an older version"])
+def test_a_key_that_was_kept_is_read_again_where_any_byte_of_it_changed(small_set, tmp_path, kind):
+    store = store_of(small_set, tmp_path)
+    expected = store.read("task_index")
+    [path] = tmp_path.glob("*/columns/*.npz")
+    if kind == "of an older version":
+        np.savez_compressed(path, values=expected)
+    content = path.read_bytes()
+
+    assert np.array_equal(store._kept(path.relative_to(store.cache.folder).as_posix()), expected)
+    for place in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        values = store._kept(path.relative_to(store.cache.folder).as_posix())
+        assert values is None or np.array_equal(values, expected), place
+
+
+def test_a_key_that_was_kept_under_the_name_of_another_one_is_read_again(small_set, tmp_path):
+    store = store_of(small_set, tmp_path)
+    expected = {key: store.read(key) for key in ("task_index", "episode_index")}
+    first, second = tmp_path.glob("*/columns/*.npz")
+    swap(first, second)
+    for key, values in expected.items():
+        assert np.array_equal(store.read(key), values)
+
+
+@pytest.mark.parametrize("name", ["meta/info.json", "meta/episodes/chunk-000/file-000.parquet"])
+def test_metadata_that_arrived_and_cannot_be_read_are_fetched_once_more(small_set, tmp_path, name):
+    answers = []
+
+    def fault(number, file):
+        if file == name:
+            answers.append(file)
+        return "zeros" if file == name and len(answers) in places else None
+
+    with served(small_set) as web:
+        web.fault = fault
+        # of a table, the first answer is its beginning, by which it is told from a page
+        places = {1} if name.endswith("json") else {2}
+        assert len(store_of(web.url, tmp_path).episode_ends) == 24
+        assert len(answers) == 2 * max(places)

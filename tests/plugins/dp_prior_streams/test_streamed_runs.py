@@ -1,8 +1,10 @@
 """Whole runs on streamed data: killed and resumed, with a language, and at the end of a place that went away."""
 
 import json
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -61,7 +63,7 @@ def test_a_run_with_a_camera_trains_and_evaluates(tmp_path):
     changes = {"data__images": cameras, "task__encoders": encoders, "train__steps": 3}
     done = train(write(tmp_path, **settings(folder, tmp_path / "cache", 0.002, **changes)))
     assert done.exit_code == 0, done.output
-    told(done.output, "streamed", "parts")
+    assert told(done.output, "streamed", "parts")
 
 
 @pytest.mark.parametrize("moment", ["at the start", "while it trains"])
@@ -76,7 +78,7 @@ def test_a_place_that_went_away_ends_the_run_with_one_line_and_the_code_of_unava
         web.fault = lambda number, name: 503
         done = train(config)
     assert done.exit_code == 69
-    told(done.output, web.url)
+    assert told(done.output, web.url)
     if moment == "while it trains":
         assert json.loads((tmp_path / "run/exit.json").read_text())["reason"] == "unavailable"
 
@@ -96,8 +98,49 @@ def test_a_request_to_stop_ends_a_run_that_waits_for_a_place_that_hangs(small_se
             assert web.is_hanging.wait(200)
             time.sleep(1)  # training uses up what has arrived
             process.send_signal(signal.SIGTERM)
-            assert process.wait(15) == 75
+            assert process.wait() == 75
         finally:
             process.kill()
     end = json.loads((tmp_path / "run/exit.json").read_text())
     assert end["reason"] == "preempted" and end["durable"]["global_step"] == end["progress"]["global_step"] > 3
+
+
+@pytest.mark.slow
+def test_two_ranks_that_stop_while_a_download_hangs_name_it_and_the_checkpoint_that_they_resume(small_set, tmp_path):
+    """Neither takes a step more, since the other one may be in an exchange."""
+    with served(small_set) as web:
+        web.fault = lambda number, name: "hang" if is_begun() else None
+
+        def is_begun():
+            metrics = tmp_path / "run/metrics.jsonl"
+            return metrics.exists() and len(metrics.read_text().splitlines()) > 5
+
+        config = write(tmp_path, **settings(web.url, tmp_path / "cache", 0.0002, train__steps=50_000, evaluate=[]))
+        ranks, logs = [], [tmp_path / f"rank_{rank}.txt" for rank in range(2)]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        meeting |= {"ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
+        for rank, log in enumerate(logs):
+            environment = {**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command = [sys.executable, "-m", "dp_prior", "train", str(config)]
+            with log.open("w") as output:
+                ranks.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
+        try:
+            assert web.is_hanging.wait(200), [log.read_text() for log in logs]
+            time.sleep(1)  # training uses up what has arrived
+            for process in ranks:
+                process.send_signal(signal.SIGTERM)
+            assert [process.wait() for process in ranks] == [75, 75]
+        finally:
+            for process in ranks:
+                process.kill()
+    end = json.loads((tmp_path / "run/exit.json").read_text())
+    checkpoint = end["durable"]["checkpoint"]
+    outputs = [log.read_text() for log in logs]
+    assert end["reason"] == "preempted" and told(end["message"], "SIGTERM", checkpoint)
+    assert all(told(output, "SIGTERM", web.url, "save", checkpoint) for output in outputs)
+    tables = [path.relative_to(small_set) for path in small_set.rglob("*.parquet")]
+    for output in outputs:  # a rank that waits for another one's download does not know its file
+        is_named = any(told(output, f"{web.url}/{table}") for table in tables)
+        assert is_named or told(output, "file", web.url), output

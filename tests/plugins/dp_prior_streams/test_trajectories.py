@@ -1,17 +1,26 @@
 """Laws of streamed data sets: the samples of memory, from any place, on any number of ranks, after any kill."""
 
+import gc
+import os
 import shutil
+import sys
 import threading
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import ChangedError, DataError, UnreachableError
+from dp_prior.data.samples.loader import Loader
 from dp_prior_streams import remote_files
+from dp_prior_streams.parts import OPEN
 from tests.extras import needs
-from tests.messages import naming
-from tests.plugins.dp_prior_streams.recorded_sets import batches_of, like_streamed, streamed, tables_of
+from tests.messages import naming, told
+from tests.open_files import open_below
+from tests.plugins.dp_prior_streams.damages import DAMAGES
+from tests.plugins.dp_prior_streams.recorded_sets import batches_of, like_streamed, streamed, tables_of, write_v3
 from tests.plugins.dp_prior_streams.web_store import served
 from tests.s3_server import s3_bucket, upload_folder
 
@@ -74,6 +83,31 @@ def test_an_epoch_through_a_fifth_of_the_set_is_that_of_memory_and_fetches_each_
         assert web.bytes_sent("data/") <= 1.1 * total
         assert len(peaks) > 4 and max(peaks) <= gigabytes(numbers_set, FIFTH) * 1e9
         assert web.bytes_sent("meta/") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="NOT CHECKED: reads /proc")
+def test_memory_and_open_files_do_not_grow_from_epoch_to_epoch(numbers_set, tmp_path):
+    """Each epoch reads the whole set through a fifth of it, so that nothing of a part that was left may stay.
+    A part has three arrays."""
+    data = streamed(numbers_set, tmp_path / "cache", gigabytes(numbers_set, FIFTH))
+    samples = data.training_samples()
+    loader = Loader(samples, batch_size=32, seed=0, rank=0, world_size=1, order=data.order(0))
+    batches, sizes, maps, files = loader.from_sample(0), [], [], []
+    tracemalloc.start()
+    try:
+        for _ in range(4):
+            for _ in range(len(loader) // 32):
+                next(batches)
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+            maps.append(Path("/proc/self/maps").read_text().count(str(tmp_path / "cache")))
+            files.append(len(open_below(tmp_path / "cache")))
+    finally:
+        tracemalloc.stop()
+        batches.close()
+    assert max(sizes[2:]) - sizes[1] < tables_of(numbers_set) / 4, sizes
+    assert max(maps) <= 3 * OPEN and max(files[2:]) <= files[1] + OPEN, (maps, files)
 
 
 @pytest.fixture(params=["disk", "memory", "loopback", "s3"])
@@ -144,6 +178,16 @@ def test_a_second_start_reads_no_numbers(small_set, tmp_path):
     assert second.statistics()["state"].q99.tolist() == first.statistics()["state"].q99.tolist()
 
 
+def test_statistics_that_were_damaged_in_the_cache_are_taken_again_with_a_line(small_set, tmp_path, caplog):
+    first = streamed(small_set, tmp_path / "cache")
+    [path] = (tmp_path / "cache").glob("*/statistics/*.json")
+    content = path.read_bytes()
+    DAMAGES["a flipped bit"](path)
+    second = streamed(small_set, tmp_path / "cache")
+    assert path.read_bytes() == content and second.fingerprint == first.fingerprint
+    assert [told(line, path.name) for line in caplog.messages] == [True]
+
+
 def test_statistics_spec_and_warnings_are_those_of_memory(small_set, tmp_path, memory):
     data, in_memory = small(small_set, tmp_path / "cache", small_set), memory[0]
     assert data.spec == in_memory.spec and data.counts == in_memory.counts and data.warnings() == in_memory.warnings()
@@ -191,12 +235,41 @@ def test_validation_is_by_whole_parts_so_that_training_does_not_fetch_it(numbers
     assert len(parts["val"]) == 6 and not parts["train"] & parts["val"]
 
 
-def test_a_budget_without_room_for_the_parts_that_are_mixed_is_refused(small_set, tmp_path):
-    with pytest.raises(ConfigError, match=naming("data.episodes", "disk_gb", 1e-05)) as caught:
+@pytest.mark.parametrize("disk_gb", [1e-5, 1e-6, 1e-9])
+@pytest.mark.parametrize("settings", [{}, {"choice": {"where": {"task_index": 1}}}], ids=["all", "chosen"])
+def test_a_budget_without_room_for_the_parts_that_are_mixed_is_refused(small_set, tmp_path, disk_gb, settings):
+    """Also where the metadata alone take more; the number that is told would do at once."""
+    with served(small_set) as web:
+        with pytest.raises(ConfigError, match=naming("data.episodes", "disk_gb", f"{disk_gb:g}")) as caught:
+            streamed(web.url, tmp_path / "cache", disk_gb, **settings)
+        least = float(str(caught.value).rsplit(" or more", 1)[0].rsplit(" ", 1)[1])
+        assert web.bytes_sent("data/") == 0
+        data = streamed(web.url, tmp_path / "cache", least, **settings)
+        assert len(batches_of(data, data.order(0), 3)) == 3
+        assert data._parts.store.cache.used() <= least * 1e9
+
+
+def test_a_lowered_budget_frees_the_parts_that_were_used_longest_ago(small_set, tmp_path):
+    data = streamed(small_set, tmp_path / "cache")
+    cache = data._parts.store.cache
+    names = [data._parts.numbers.name(part) for part in range(12)]
+    for number, name in enumerate(names):
+        os.utime(cache.path(name), (number, number))
+    with pytest.raises(ConfigError, match=naming("disk_gb")):
         streamed(small_set, tmp_path / "cache", 1e-5)
-    least = float(str(caught.value).rsplit(" or more", 1)[0].rsplit(" ", 1)[1])
-    data = streamed(small_set, tmp_path / "cache", least)
-    assert len(batches_of(data, data.order(0), 3)) == 3
+    assert all(cache.path(name).exists() for name in names)  # a budget that is refused removes nothing
+    lowered = streamed(small_set, tmp_path / "cache", gigabytes(small_set, 0.8))
+    remaining = [cache.path(name).exists() for name in names]
+    assert lowered._parts.store.cache.used() <= gigabytes(small_set, 0.8) * 1e9
+    assert remaining == sorted(remaining) and 4 < sum(remaining) < 12
+    in_memory = like_streamed(small_set, data)
+    assert batches_of(lowered, lowered.order(0)) == batches_of(in_memory, data.part_order(0))
+
+
+def test_the_summary_counts_one_part_and_several(small_set, tmp_path):
+    for files, expected in ((1, "1 part through"), (2, "2 parts through")):
+        folder = write_v3(tmp_path / f"set{files}", files=files, episodes_per_file=6)
+        assert f"streamed in {expected}" in streamed(folder, tmp_path / "cache").summary()
 
 
 @pytest.mark.parametrize(
@@ -232,6 +305,47 @@ def test_a_choice_by_a_column_is_that_of_memory(small_set, tmp_path):
         in_memory = like_streamed(small_set, data, **settings)
         assert data.split_ids["train"] and all(number % 2 for number in data.split_ids["train"])
         assert batches_of(data, data.order(0), 5) == batches_of(in_memory, data.part_order(0), 5)
+
+
+CHOICES = {
+    "named numbers of joined columns": {"obs": {"a": {"key": "action", "slice": [0, 2]}, "b": {"key": "task_index"}}},
+    "an instruction": {"choice": {"where": {"task_index": [1]}}, "language": {"prompt": {}}},
+    "a few episodes": {"choice": {"only": ["2-9", 13, 21]}, "language": {"prompt": {}}, "stride": 2},
+    "fractions": {"split": {"train": 0.5, "val": 0.25, "test": 0.25, "seed": 3}},
+    "lists of episodes": {"split": {"parts": {"train": ["0-5", 20], "val": [7, 8], "test": [22]}}},
+    "few to train on": {"split": {"train": 0.8, "val": 0.2, "max_train_episodes": 5}},
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_whatever_is_chosen_is_that_of_memory(small_set, tmp_path, name):
+    from tests.data.recorded.test_language import embed
+
+    settings = dict(CHOICES[name])
+    if "language" in settings:
+        settings["language"] = {"prompt": {"folder": embed(tmp_path / "embedded", texts=("do 0", "do 1"))}}
+    data = streamed(small_set, tmp_path / "cache", **settings)
+    settings.pop("split", None)
+    in_memory = like_streamed(small_set, data, **settings)
+    assert data.spec == in_memory.spec and data.split_ids == in_memory.split_ids
+    assert sorted(data.warnings()) == sorted(in_memory.warnings())
+    assert batches_of(data, data.order(0)) == batches_of(in_memory, data.part_order(0))
+
+
+@pytest.mark.parametrize("has_language", [False, True])
+def test_of_chosen_episodes_the_tables_alone_arrive_and_once(small_set, tmp_path, has_language):
+    """Of all episodes the numbers of instructions are read with the other numbers, and those of a choice alike."""
+    from tests.data.recorded.test_language import embed
+
+    language = {"prompt": {"folder": embed(tmp_path / "embedded", texts=("do 0", "do 1"))}}
+    settings = {"choice": {"only": ["4-9"]}} | ({"language": language} if has_language else {})
+    tables = {f"data/chunk-000/file-{number:03d}.parquet" for number in (2, 3, 4)}
+    with served(small_set) as web:
+        for _ in range(2):
+            data = streamed(web.url, tmp_path / "cache", **settings)
+            batches_of(data, data.order(0))
+        sent = {name: count for name, count in web.sent.items() if name.startswith("data/")}
+    assert sent == {name: (small_set / name).stat().st_size for name in tables}
 
 
 def test_the_newest_commit_of_the_hub_stays_and_a_named_one_is_kept(tmp_path, small_set):

@@ -5,6 +5,7 @@ from dp_prior.data.errors import ChangedError, DataError
 from tests.extras import needs
 from tests.messages import naming
 from tests.plugins.dp_prior_streams.recorded_sets import CODECS, moving_pictures, write_encoded
+from tests.plugins.dp_prior_streams.web_store import served
 
 needs("av", "video")
 
@@ -89,3 +90,28 @@ def test_a_clip_is_turned_as_its_video_is(tmp_path):
     write_turned(path, moving_pictures(20), (0, -1, 1, 0))
     clip = cut_clip(indexes_of(path, tmp_path / "cache"), "a.mp4", 5, 15, tmp_path)
     assert turned(clip.path) == turned(path) != {} and size_of(clip.path) == size_of(path) == SIZE[::-1]
+
+
+def test_a_video_that_is_written_again_in_the_run_is_refused_though_the_server_says_nothing(video, tmp_path):
+    """By its index, which is fetched with every range of such a server, and once of others."""
+    path, _, _ = video
+    folder = tmp_path / "set"
+    folder.mkdir()
+    content = bytearray(path.read_bytes())
+    (folder / "a.mp4").write_bytes(content)
+    counts = []
+    with served(folder) as web:
+        for number, headers in enumerate(({"ETag": '"1"'}, {})):
+            web.headers = lambda path, headers=headers: headers
+            cache = tmp_path / f"cache{number}"
+            cache.mkdir()
+            remote = RemoteSet(web.url, cache)
+            remote.note(["a.mp4"])
+            indexes = VideoIndexes(remote)
+            cut_clip(indexes, "a.mp4", 0, 30, tmp_path)
+            counts.append(remote.fetched_bytes)
+        assert counts[1] >= counts[0] + sum(len(run) for _, run in indexes.of("a.mp4"))
+        content[content.index(b"moov") + 30] ^= 1
+        (folder / "a.mp4").write_bytes(content)
+        with pytest.raises(ChangedError, match=naming("a.mp4")):
+            cut_clip(indexes, "a.mp4", 60, 90, tmp_path)

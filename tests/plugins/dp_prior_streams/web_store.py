@@ -6,19 +6,22 @@ import contextlib
 import re
 import threading
 from collections import Counter
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 
 class WebStore:
     """Attributes: url; sent: bytes by name; requests; fault: called with the number and name of a request for bytes,
-    returns None, a status, or "cut", "reset", "hang" or "drip"; page: sent instead of every file; moved_to: answers
-    redirect there; is_whole: ranges are ignored; shift: added to the place of every range."""
+    returns None, a status, or "cut", "reset", "hang", "drip" or "zeros"; page: sent instead of every file; moved_to:
+    answers redirect there; is_whole: ranges are ignored; shift: added to the place of every range; headers: called with
+    a path, returns further headers, by default the time of the last change."""
 
     def __init__(self, folder):
         self.folder, self.sent, self.requests, self.fault = folder, Counter(), 0, lambda number, name: None
         self.lock = threading.Lock()
         self.page, self.moved_to, self.is_whole, self.shift = None, None, False, 0
+        self.headers = lambda path: {"Last-Modified": formatdate(path.stat().st_mtime, usegmt=True)}
         self.methods, self.is_hanging, self.ends = [], threading.Event(), threading.Event()
         store = self
 
@@ -55,6 +58,8 @@ class WebStore:
                     with store.lock:
                         store.requests += 1
                         fault = store.fault(store.requests, name)
+                if fault == "zeros":
+                    data, fault = bytes(len(data)), None
                 if isinstance(fault, int):
                     self.send_response(fault)
                     self.send_header("Content-Length", "0")
@@ -69,6 +74,8 @@ class WebStore:
                 self.send_header("Content-Length", str(len(data[begin:end])))
                 if span:
                     self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
+                for header, value in (store.headers(path) if path.is_file() else {}).items():
+                    self.send_header(header, value)
                 self.end_headers()
                 if not has_body:
                     return
