@@ -88,9 +88,7 @@ def import_published(source: str, out: Path, layout: str | None, rename: tuple[s
 @click.option("--rename", "renames", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
 @click.option("--leave-out", "left_out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
 @click.option("--fps", type=FiniteRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
-@click.option(
-    "--stride", default=1, type=click.IntRange(min=1), help="Keep every so-manieth row, which divides the rate."
-)
+@click.option("--stride", default=1, type=click.IntRange(min=1), help="Keep every Nth row, which divides the rate.")
 @click.option(
     "--episodes", metavar="LIST", help="Only these: numbers, ranges and names of parts, such as 0-9,14,train."
 )
@@ -111,9 +109,9 @@ def convert(
 ) -> None:
     """Convert a data set of any readable format to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
     (docs/data.md)."""
-    from dp_prior.data.formats.choice import ChoiceConfig
     from dp_prior_foreign import convert as conversion
+    from dp_prior_foreign.chosen_episodes import choice_of
 
     names = new_names(renames)
-    choice = ChoiceConfig.of_texts(episodes, without, where)
+    choice = choice_of(episodes, without, where)
     echo(conversion.convert(source, dest, target, renames=names, choice=choice, **how))

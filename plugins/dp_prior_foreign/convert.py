@@ -72,10 +72,28 @@ def convert(
             raise ConfigError("--episodes, --without", problems)
         recording = Recording.of(store, renames=renames or {}, left_out=left_out, **chosen)
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write(recording)
+        with _telling_all_faults(recording):
+            new.write(recording)
     names = [*recording.keys, *recording.cameras]
     written = f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
     return "\n".join([written, *remarks, *new.losses(recording), *_remarks(recording, fps)])
+
+
+@contextlib.contextmanager
+def _telling_all_faults(recording: Recording) -> Iterator[None]:
+    """Replace the error of the first key that cannot be read by one that names all of these keys."""
+    try:
+        yield
+    except DataError:
+        problems = {}
+        for name, key in recording.keys.items():
+            try:
+                recording.read(name)
+            except DataError as fault:
+                problems |= dict.fromkeys(f"key {key!r}: {problem}" for problem in fault.problems)
+        if len(problems) < 2:
+            raise
+        raise DataError(recording.store.where, [*problems], "leave keys out with --leave-out") from None
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, cut_warni
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import reading
 from dp_prior.data.frames.frame_column import build_caches
-from dp_prior.data.frames.picture_frames import read_rgb
 from dp_prior.data.recorded.camera import camera_columns
 from dp_prior.data.recorded.language import read_texts
 from dp_prior.data.recorded.selection import ACTION, read_selected
-from dp_prior.embedders import Embedder, named
+from dp_prior.data.recorded.trajectories import TrajectoriesConfig
+from dp_prior.embedders import Embedder
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.embedders.transformers import TransformersConfig
 from dp_prior.run.config import TrainConfig
-from dp_prior.tensors.pixels.picture_files import encoded_picture, import_pillow
+from dp_prior.tensors.pixels.picture_files import PictureError, encoded_picture, import_pillow, opened_picture
 from dp_prior_foreign.writers.embeddings_writer import Job, write_embeddings
 
 PICTURES_REMEMBERED = 64
@@ -113,16 +116,7 @@ def embed_data(
         FileExistsError: see `write_embeddings`.
     """
     config = TrainConfig.from_json_path(config_file, overrides)
-    sets = config.data.recorded_sets()
-    if sets.get("data") is not config.data:
-        remedy = "; embed the instructions of all its sets with --texts" if sets else ""
-        problem = f"data is {config.data.type!r}; expected recorded trajectories{remedy}"
-        raise ConfigError(str(config_file), [problem])
-    keys = [*config.data.language, *config.data.images]
-    if key not in keys:
-        hint = nearest_name(key, keys)
-        raise ConfigError(str(config_file), [f"neither data.language nor data.images has {key!r}. {hint}"])
-    data = config.data.downloaded({})
+    data = _set_with(key, config, config_file).downloaded({})
     with config.explaining_missing_data():
         store = data.episodes.create()
     _, chosen, _ = read_selected(store, {ACTION: data.action}, data.choice, max_rows=data.split.max_rows)
@@ -140,6 +134,26 @@ def embed_data(
         return lambda first, stop: embedder.frames(column.rows(torch.arange(first, stop)).numpy())
 
     return _write(model, out, {"episode": episode, "frame": frame}, source, frames, report)
+
+
+def _set_with(key: str, config: TrainConfig, config_file: Path) -> TrajectoriesConfig:
+    """The data set of a configuration whose `language` or `images` has a key.
+
+    Raises:
+        ConfigError: no recorded data have such a key, or several sets have.
+    """
+    sets = config.data.recorded_sets()
+    if not sets:
+        raise ConfigError(str(config_file), [f"data is {config.data.type!r}; expected recorded trajectories"])
+    keys = {name: (*record.language, *record.images) for name, record in sets.items()}
+    owners = [name for name in sets if key in keys[name]]
+    if len(owners) > 1:
+        problem = f"data.sets {owners} all have {key!r}; embed the instructions of all these sets with --texts"
+        raise ConfigError(str(config_file), [problem])
+    if not owners:
+        hint = nearest_name(key, [*chain.from_iterable(keys.values())])
+        raise ConfigError(str(config_file), [f"neither data.language nor data.images has {key!r}. {hint}"])
+    return sets[owners[0]]
 
 
 def _texts(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndarray]:
@@ -161,7 +175,7 @@ def _write(
     texts: Sequence[str] = (),
 ) -> bool:
     """Args: texts: those that are embedded, if texts are."""
-    record: Config = named(model).resolve()
+    record: Config = embedder_of(model).resolve()
     count = len(next(iter(columns.values())))
     with _refusing(model):
         embedder = record.create()
@@ -187,3 +201,30 @@ def _refusing(model: str) -> Iterator[None]:
         raise
     except ValueError as error:
         raise ConfigError(f"--model {model}", [str(error)]) from error
+
+
+def read_rgb(path: Path) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of a picture file of any mode, converted as CLIP's own preprocessing does it.
+
+    Raises:
+        DataError: it cannot be read or decoded.
+    """
+    with reading(path):
+        data = encoded_picture(path)
+    try:
+        with opened_picture(data) as picture:
+            return np.array(picture.convert("RGB"))
+    except PictureError as error:
+        raise DataError(str(path), [str(error)]) from None
+
+
+def embedder_of(name: str) -> Config:
+    """The record of a model: `hashed` or `hashed:DIMENSION`, otherwise a local folder or user/name[@revision].
+
+    Raises:
+        ConfigError: the dimension is out of range.
+    """
+    kind, _, dimension = name.partition(":")
+    if kind == "hashed":
+        return HashedConfig.from_json(f'{{"dimension": {dimension or 64}}}', source=name)
+    return TransformersConfig(model=name)

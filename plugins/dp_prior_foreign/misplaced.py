@@ -50,6 +50,9 @@ def _about_folder(path: Path, expected: str) -> str | None:
             return f"It holds {_listed(files)}: name one"
         return _inspect(path)
     if is_run(path):
+        if any(path.glob("checkpoints/step_*")):
+            listing = f"dp-prior checkpoints verify {shlex.quote(str(path))}"
+            return f"No checkpoint of this run can be read: `{listing}` names the files to restore from a copy"
         return "It is a run that has saved nothing yet, or whose checkpoints are gone; the same `train` goes on"
     runs = _runs_in(path)
     if runs:

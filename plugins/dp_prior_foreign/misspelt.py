@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dp_prior
-from dp_prior.config.errors import short
-from dp_prior.config.problems import is_misspelled
+from dp_prior.config.problems import is_misspelled, json_text
 from dp_prior.config.read import Layers
 from dp_prior.files.entry_points import entry_points, families
 from dp_prior.run.configurations import stored_schema
@@ -68,8 +67,8 @@ def _no_number(path: tuple[str, ...], documents: Sequence[Any], layers: Layers) 
         rooms = [*itertools.chain.from_iterable(_inside(room, key, schema) for room in rooms)]
     choices = itertools.chain.from_iterable(_choices(room, schema) for room in rooms)
     kinds = {choice["type"] for choice in choices if "type" in choice}
-    noun, value_text = "integer" if kinds == {"integer"} else "number", "null" if value is None else short(value)
-    return f"{'.'.join(path)}: input should be a valid {noun}; found {value_text}{layers.remark(path)}"
+    noun = "integer" if kinds == {"integer"} else "number"
+    return f"{'.'.join(path)}: input should be a valid {noun}; found {json_text(value)}{layers.remark(path)}"
 
 
 def _values(document: Any, path: Sequence[str]) -> Iterator[Any]:

@@ -6,13 +6,14 @@ that translates configurations.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dp_prior.config import ConfigError
-from dp_prior.networks.backbones.unet2d import rename_published
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tensors.batch import LABEL, LOW_RES
 from dp_prior_foreign.importers.foreign_files import PublishedFiles
@@ -22,6 +23,26 @@ from dp_prior_foreign.translation.improved_diffusion_table import IMPROVED_DIFFU
 
 FOREIGN_SETTINGS = "improved_diffusion.json"
 _LABELS = "label_emb.weight"
+_BLOCK = re.compile(r"(?P<side>input|middle|output)_blocks?\.(?P<number>\d+)\.(?:\d+\.)?(?P<inner>.+)")
+_PARTS = {
+    "in_layers.0": "norm1",
+    "in_layers.2": "conv1",
+    "emb_layers.1": "time_emb_proj",
+    "out_layers.0": "norm2",
+    "out_layers.3": "conv2",
+    "skip_connection": "conv_shortcut",
+    "norm": "group_norm",
+    "proj_out": "to_out.0",
+    "op": "conv",
+    "conv": "conv",
+}
+_ENDS = {
+    "time_embed.0": "time_embedding.linear_1",
+    "time_embed.2": "time_embedding.linear_2",
+    "input_blocks.0.0": "conv_in",
+    "out.0": "conv_norm_out",
+    "out.2": "conv_out",
+}
 
 
 class PublishedFlags(ConvertedCheckpoint):
@@ -100,3 +121,52 @@ def _weights(backbone: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, 
         labels = tensors[_LABELS]
         weights["encoder.label.tokens.weight"] = torch.cat([labels, torch.zeros_like(labels[:1])])
     return weights
+
+
+def rename_published(
+    weights: Mapping[str, Tensor], *, n_res_blocks: int, heads: int, heads_up: int | None = None
+) -> dict[str, Tensor]:
+    """Weights, or gradients, of improved-diffusion's `UNetModel` by the names of a `UNet2D`.
+
+    Args:
+        n_res_blocks, heads, heads_up: see `UNet2DConfig`.
+
+    Returns:
+        Tensors by name; an unknown one under its own name.
+
+    Raises:
+        RuntimeError: the rows of an attention cannot be divided into the heads.
+    """
+    tensors = {}
+    for name, value in weights.items():
+        place, _, end = name.rpartition(".")
+        if place in _ENDS:
+            tensors[f"unet.{_ENDS[place]}.{end}"] = value
+            continue
+        parts = _BLOCK.fullmatch(place)
+        inner = parts["inner"] if parts else ""
+        if inner == "qkv":  # (heads, 3, channels of a head) rows
+            count = heads_up or heads if parts["side"] == "output" else heads
+            rows = value.flatten(1) if value.dim() > 1 else value
+            for key, projection in zip("qkv", rows.unflatten(0, (count, 3, -1)).unbind(1), strict=True):
+                tensors[f"unet.{_block(parts, n_res_blocks)}.to_{key}.{end}"] = projection.flatten(0, 1)
+        elif inner in _PARTS:
+            is_matrix = inner == "proj_out" and value.dim() > 1
+            renamed = f"unet.{_block(parts, n_res_blocks)}.{_PARTS[inner]}.{end}"
+            tensors[renamed] = value.flatten(1) if is_matrix else value
+        else:
+            tensors[name] = value
+    return tensors
+
+
+def _block(parts: re.Match[str], n_res_blocks: int) -> str:
+    """The name of a block: a level has `n_res_blocks` blocks and a downsampling, on the way up one more block."""
+    number, inner = int(parts["number"]), parts["inner"]
+    is_attention = inner.startswith(("norm", "qkv", "proj_out"))
+    if parts["side"] == "middle":
+        return "mid_block.attentions.0" if is_attention else f"mid_block.resnets.{number // 2}"
+    side = {"input": "down", "output": "up"}[parts["side"]]
+    level, block = divmod(number - (side == "down"), n_res_blocks + 1)
+    if inner in ("op", "conv"):
+        return f"{side}_blocks.{level}.{side}samplers.0"
+    return f"{side}_blocks.{level}.{'attentions' if is_attention else 'resnets'}.{block}"

@@ -23,6 +23,9 @@ __all__ = [
     "differing_sizes",
     "explained_usage",
     "hint",
+    "import_fault",
+    "launching",
+    "memory_remedies",
     "misplaced",
     "misspelt",
     "other_file",
@@ -82,6 +85,27 @@ def differing_sizes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> st
         if shapes[0] != shapes[1]:
             lines.append(f"observation {key!r} is {shapes[0]} there, {shapes[1]} here")
     return f"{'; '.join(lines)}: is it a checkpoint of this robot and these cameras? " if lines else None
+
+
+def import_fault(name: str, error: BaseException) -> str:
+    """See `dp_prior_foreign.import_faults`, which is imported when a module cannot be imported."""
+    from dp_prior_foreign.import_faults import import_fault as line
+
+    return line(name, error)
+
+
+def launching(environment: Mapping[str, str]) -> str | None:
+    """See `dp_prior_foreign.launching`, which is imported under a launcher."""
+    from dp_prior_foreign.launching import launching as command
+
+    return command(environment)
+
+
+def memory_remedies(*facts: Any) -> list[str]:
+    """See `dp_prior_foreign.memory_remedies`, which is imported when a training does not fit."""
+    from dp_prior_foreign.memory_remedies import memory_remedies as remedies_of
+
+    return remedies_of(*facts)
 
 
 def misspelt(layers: Layers, unknown: Sequence[Any], documents: Sequence[Any]) -> list[str] | None:

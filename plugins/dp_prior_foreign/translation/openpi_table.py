@@ -160,7 +160,7 @@ def _decay_steps(steps: int, settings: TheirSettings) -> OurSettings:
 
 
 def _shard(devices: int, settings: TheirSettings) -> Literal["model", False]:
-    """What several devices divide."""
+    """The division among several devices."""
     return "model" if devices > 1 else False
 
 

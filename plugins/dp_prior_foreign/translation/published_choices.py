@@ -66,6 +66,10 @@ LEARNING_RATES = Words(
 """Learning rates of diffusers' `get_scheduler`, with its defaults."""
 
 
+LONGEST_TASK = 80
+"""Most characters of a task's name in the name of a run directory."""
+
+
 def run_directory(method: str, *origins: Any) -> str:
     """The run directory of a method on a task, so that two tasks of one method have two directories.
 
@@ -74,7 +78,7 @@ def run_directory(method: str, *origins: Any) -> str:
     """
     for origin in origins:
         words = re.findall(r"[\w.-]+", origin) if isinstance(origin, str) and "${" not in origin else []
-        names = [word for word in words if word.strip(".-")]
+        names = [word.rstrip(".")[:LONGEST_TASK] for word in words if word.strip(".-")]
         if names:
             return f"runs/{method}_{names[-1]}"
     return f"runs/{method}"

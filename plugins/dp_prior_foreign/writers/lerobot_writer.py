@@ -21,6 +21,7 @@ from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.depths import MILLIMETRES, Depths
 from dp_prior.files.durable import publish, temporary_directory
 from dp_prior.files.entry_points import needing
+from dp_prior.files.file_names import alike, is_portable
 from dp_prior.tensors.pixels.picture_files import import_pillow
 from dp_prior_foreign.writers.camera_videos import (
     FILES_PER_CHUNK,
@@ -56,6 +57,8 @@ def losses(record: Config, recording: Recording) -> list[str]:
     """See `EpisodeStoreRecord.losses`."""
     names = ", ".join(as_videos(recording))
     videos = [f"{names}: compressed as video, as LeRobot does; --pictures keeps every pixel"] if names else []
+    refused = [name for name in as_videos(recording) if not is_portable(name.replace("/", "."))]
+    videos += [f"{name}: Windows refuses or changes the name of its folder; --rename gives another" for name in refused]
     lost = f"{len(recording.tasks)} instructions are not written; no key {TASK!r} says which step has which"
     return videos if says_tasks(recording) else [*videos, f"tasks: {lost}"]
 
@@ -135,6 +138,9 @@ def _renamed(recording: Recording) -> Recording:
     problems = [f"has a key {name!r}, which is a column of the format; rename it with --rename" for name in taken]
     if len(set(names)) < len(recording.keys) + len(recording.cameras):
         problems.append("has keys that differ only by / and .; rename them with --rename")
+    elif pair := alike(cameras):
+        disks = "disks of Windows, macOS and network shares, which ignore case"
+        problems.append(f"has cameras {pair[0]!r} and {pair[1]!r}, one folder on {disks}; rename one with --rename")
     shapes = recording.store.keys()
     problems += [
         f"has a key {name!r} of shape {shapes[key]}, which has no numbers; leave it out with --leave-out"

@@ -23,7 +23,7 @@ from dp_prior.files.temporary import is_temporary
 from dp_prior_foreign.convert import convert
 from tests.data.formats.conftest import LENGTHS, TASKS, N, arrays
 from tests.data.frames.recordings import ends_of, pictures, write_lerobot, write_robomimic
-from tests.messages import naming, told
+from tests.messages import naming, told, told_each
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "data"
 RECORDS = {
@@ -424,3 +424,20 @@ def test_the_robot_is_kept_through_every_format_and_can_be_named(source, tmp_pat
     assert json.loads((back / "meta/info.json").read_text())["robot_type"] == "so101_follower"
     convert(through, tmp_path / "other", "lerobot", robot_type="koch")
     assert json.loads((tmp_path / "other/meta/info.json").read_text())["robot_type"] == "koch"
+
+
+@pytest.mark.parametrize("odd", [1, 3])
+def test_all_keys_that_change_their_shape_are_named_at_once(odd, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for number in range(2):
+            demo = file.create_group(f"data/demo_{number}")
+            demo["actions"], demo["obs/state"] = np.zeros((5, 2)), np.zeros((5, 3))
+            for key in range(odd):
+                demo[f"obs/odd_{key}"] = np.zeros((5, 2 + number))
+    with pytest.raises(DataError) as caught:
+        convert(tmp_path / "d.hdf5", tmp_path / "out.npz", "npz")
+    assert told_each(caught.value.problems, *((f"obs/odd_{key}", "demo_1", "(5, 3)") for key in range(odd)))
+    assert (odd == 1) or "--leave-out" in caught.value.advice
+    assert not (tmp_path / "out.npz").exists()
+    convert(tmp_path / "d.hdf5", tmp_path / "out.npz", "npz", left_out=[f"obs/odd_{key}" for key in range(odd)])

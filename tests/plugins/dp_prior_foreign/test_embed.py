@@ -10,13 +10,16 @@ from click.testing import CliRunner
 
 from dp_prior import load_policy, load_prior
 from dp_prior.cli import main
+from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.written import read_record
+from dp_prior.data.errors import DataError
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
+from dp_prior_foreign.embed import embedder_of, read_rgb
 from tests.embedders.models import save_model
-from tests.messages import told
+from tests.messages import naming, told
 from tests.tiny import experiment, tiny, write_data
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -204,6 +207,23 @@ def test_captions_of_metadata_become_what_a_prior_conditions_on(tmp_path):
     )
 
 
+def test_the_instructions_of_a_robot_that_alone_has_them_are_embedded(tmp_path):
+    write(tmp_path, config := instructed(tmp_path))
+    instructed_set = {field: config["data"][field] for field in ("episodes", "obs", "action", "language")}
+    silent_set = {field: instructed_set[field] for field in ("episodes", "obs", "action")}
+    data = {"type": "bodies", "sets": {"silent": silent_set, "instructed": instructed_set}}
+    joint = {**config, "task": {**config["task"], "type": "bodies"}, "data": data}
+    (tmp_path / "joint.json").write_text(json.dumps(joint))
+    for name in ("joint", "config"):
+        arguments = ("--config_file", tmp_path / f"{name}.json", "--key", "told", "--out", tmp_path / name)
+        code, output = embed("--model", "hashed", *arguments)
+        assert code == 0, output
+    names = {path.relative_to(tmp_path / "config") for path in (tmp_path / "config").rglob("*") if path.is_file()}
+    assert names
+    for name in names:
+        assert (tmp_path / "joint" / name).read_bytes() == (tmp_path / "config" / name).read_bytes()
+
+
 def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     path = write(tmp_path, given := instructed(tmp_path))
     out = ("--out", tmp_path / "e")
@@ -212,10 +232,11 @@ def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     (tmp_path / "p.csv").write_text("image\nlost.png\n.\n")
     texts = ("--texts", tmp_path / "t.txt")
     one = {field: given["data"][field] for field in ("episodes", "obs", "action", "language")}
-    mixed = {**given, "data": {"type": "mixture", "sets": {"one": one}}}
+    mixed = {**given, "data": {"type": "mixture", "sets": {"one": one, "two": one}}}
     (tmp_path / "m.json").write_text(json.dumps(mixed))
     for arguments, code, *named in (
-        (("--config_file", tmp_path / "m.json", "--key", "told"), 64, "'mixture'", "--texts"),
+        (("--config_file", tmp_path / "m.json", "--key", "told"), 64, "'one', 'two'", "'told'", "--texts"),
+        (("--config_file", tmp_path / "m.json", "--key", "tell"), 64, "data.language", "'tell'", "told"),
         (("--config_file", path, "--key", "side"), 64, "data.language", "data.images", "'side'", "told"),
         (("--config_file", path), 2, "--texts", "--images", "CONFIG"),
         ((*texts, path, "--key", "told"), 2, "--texts", "--images", "CONFIG"),
@@ -331,3 +352,23 @@ def test_the_number_of_texts_that_are_cut_is_said_and_kept(tmp_path):
     assert read_record(tmp_path / "e").cut == 2
     code, said = embed("--model", "hashed", "--texts", tmp_path / "t.txt", "--out", tmp_path / "h")
     assert "longer" not in said and "cut" not in (tmp_path / "h" / "embedder.json").read_text()
+
+
+def test_any_picture_is_read_as_rgb_from_a_file(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 24, 3), np.uint8)
+    for mode in ("L", "RGBA", "P", "1", "CMYK"):
+        file = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
+        Image.fromarray(pixels).convert(mode).save(file)
+        picture = read_rgb(file)
+        assert picture.shape == pixels.shape and picture.dtype == np.uint8
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
+    with pytest.raises(DataError, match=naming("a.png", "PNG", "JPEG")):
+        read_rgb(tmp_path / "a.png")
+
+
+def test_a_model_is_named_by_a_dimension_or_a_folder():
+    assert embedder_of("hashed") == HashedConfig() and embedder_of("hashed:16") == HashedConfig(dimension=16)
+    for bad, *found in (("hashed:1", "dimension", 8), ("hashed:many", "line 1", "column 15")):
+        with pytest.raises(ConfigError, match=naming(bad, *found)):
+            embedder_of(bad)

@@ -62,6 +62,7 @@ def test_a_path_without_a_configuration_names_the_remedy(path, parts, place):
         ("run/toy", ("runs/toy",)),
         ("runs/zzzz", ("toy", "other")),
         ("runs", ("toy", "other")),
+        ("runs/toy", ("dp-prior checkpoints", "verify runs/toy")),
         ("runs/toy/config.json", ("runs/toy",)),
         ("runs/toy/checkpoints/step_00000008/model.safetensors", ("runs/toy/checkpoints/step_00000008",)),
         ("toy.npz", ("dp-prior inspect toy.npz",)),

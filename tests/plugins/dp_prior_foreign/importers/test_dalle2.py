@@ -15,6 +15,7 @@ from dp_prior.diffusion.sampler import step_noise
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_foreign.imported import import_published
+from dp_prior_foreign.importers.dalle2 import is_early
 from tests.messages import naming
 from tests.networks.backbones.test_multi_query_prior import DIM, PLACES, THEIRS, PlainPriorNetwork
 
@@ -26,6 +27,11 @@ NET = THEIRS | {"num_timesteps": STEPS}
 def network(**kind):
     torch.manual_seed(0)
     return PlainPriorNetwork(**NET, **kind)
+
+
+def test_early_weights_are_told_by_their_names():
+    torch.manual_seed(0)
+    assert [is_early(PlainPriorNetwork(is_early=early).state_dict()) for early in (True, False)] == [True, False]
 
 
 def imported(tmp_path, weights, settings, *, wrap=lambda one: one, net=NET):

@@ -80,15 +80,15 @@ REFUSALS = {
         ("policy.type", "'IbcDfoLowdimPolicy'", "'DiffusionUnetLowdimPolicy'"),
     ),
     "a step's argument": ("unet", {"policy__eta": 0.5}, ("policy.eta", "diffusion_policy.json")),
-    "inpainting": ("unet", {"policy__obs_as_global_cond": False}, ("policy.obs_as_global_cond", "True")),
-    "local": ("unet", {"policy__obs_as_local_cond": True}, ("policy.obs_as_local_cond", "False")),
-    "later start": ("unet", {"policy__oa_step_convention": False}, ("policy.oa_step_convention", "True")),
+    "inpainting": ("unet", {"policy__obs_as_global_cond": False}, ("policy.obs_as_global_cond", "true")),
+    "local": ("unet", {"policy__obs_as_local_cond": True}, ("policy.obs_as_local_cond", "false")),
+    "later start": ("unet", {"policy__oa_step_convention": False}, ("policy.oa_step_convention", "true")),
     "short chunk": (
         "transformer",
         {"policy__pred_action_steps_only": True},
-        ("policy.pred_action_steps_only", "False"),
+        ("policy.pred_action_steps_only", "false"),
     ),
-    "encoder only": ("transformer", {"policy__model__time_as_cond": False}, ("policy.model.time_as_cond", "True")),
+    "encoder only": ("transformer", {"policy__model__time_as_cond": False}, ("policy.model.time_as_cond", "true")),
     "random crops": ("hybrid", {"policy__eval_fixed_crop": False}, ("policy", "eval_fixed_crop")),
     "depth": (
         "hybrid",
@@ -108,7 +108,7 @@ REFUSALS = {
     "thresholding": (
         "unet",
         {"policy__noise_scheduler__thresholding": True},
-        ("policy.noise_scheduler.thresholding", "False"),
+        ("policy.noise_scheduler.thresholding", "false"),
     ),
     "spacing": (
         "unet",

@@ -13,6 +13,7 @@ from dp_prior.diffusion.sampler import step_noise
 from dp_prior.run.config import TrainConfig
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_foreign.imported import import_published
+from dp_prior_foreign.importers.improved_diffusion import rename_published
 from dp_prior_foreign.translation.foreign_settings import read_flags
 from dp_prior_foreign.translation.improved_diffusion_table import IMPROVED_DIFFUSION
 from dp_prior_foreign.translation.translate import translate
@@ -30,6 +31,11 @@ FLAGS = [
     *("--image_size", SIDE, "--num_channels", 32, "--num_res_blocks", 1, "--num_heads", 2, "--num_heads_upsample", 4),
     *("--learn_sigma", True, "--diffusion_steps", STEPS, "--noise_schedule", "cosine", "--class_cond", True),
 ]
+
+
+def test_names_that_are_not_published_stay_as_they_are():
+    odd = {"a": torch.zeros(1), "input_blocks.1.0.other.weight": torch.zeros(1), "middle_block.x": torch.zeros(1)}
+    assert rename_published(odd, n_res_blocks=1, heads=4) == odd
 
 
 def exported(tmp_path, weights, *flags, name="model.pt"):

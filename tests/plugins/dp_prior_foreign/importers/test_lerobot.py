@@ -189,7 +189,7 @@ def test_an_unknown_key_without_a_value_is_told_and_one_with_a_value_refused(tmp
 REFUSALS = {
     "another policy": ({"type": "act", "chunk_size": 100}, ("type", "'diffusion'", "'act'")),
     "unknown key": ({"use_vqvae": True}, ("config.json", "use_vqvae")),
-    "adapters": ({"use_peft": True}, ("use_peft", "False", "True")),
+    "adapters": ({"use_peft": True}, ("use_peft", "false", "true")),
     "another backbone": (
         {"vision_backbone": "vit_b_16"},
         ("vision_backbone", "'resnet18'", "'vit_b_16'"),

@@ -60,5 +60,5 @@ def test_every_timestep_is_visited_unless_told_how_many(kind, steps):
 
 @pytest.mark.parametrize("field", ["thresholding", "rescale_betas_zero_snr"])
 def test_what_would_sample_differently_is_refused_by_name(field):
-    with pytest.raises(ConfigError, match=naming(field, "False", "True")):
+    with pytest.raises(ConfigError, match=naming(field, "false", "true")):
         Scheduler(type="DDIMScheduler", **{field: True})

@@ -21,7 +21,7 @@ from tests.cases import every
 from tests.faults import assert_none
 from tests.messages import told
 from tests.plugins.dp_prior_foreign.translation.said_defaults import CONFIGURATIONS, omissions, records, saved, stated
-from tests.plugins.dp_prior_foreign.translation.translated import merged, nested, translated
+from tests.plugins.dp_prior_foreign.translation.translated import defaults_filled, merged, nested, translated
 from tests.tiny import train
 
 EXAMPLES = {
@@ -199,8 +199,7 @@ def test_the_ancestors_configurations_that_were_ported_are_valid_and_known_as_ou
 
 def effective(library, settings):
     """The values of a translated configuration with the defaults here, by path."""
-    config = TrainConfig.from_json(json.dumps(translate(library, settings).config))
-    return dict(flat(json.loads(config.model_dump_json()), "a translation"))
+    return defaults_filled(json.dumps(translate(library, settings).config))
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.key)

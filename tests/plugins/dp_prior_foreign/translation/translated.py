@@ -1,6 +1,8 @@
 """Settings of other libraries, translated in a test."""
 
+import functools
 import json
+from typing import Any
 
 from dp_prior.run.config import TrainConfig
 from dp_prior_foreign.translation.foreign_settings import flat
@@ -8,10 +10,22 @@ from dp_prior_foreign.translation.library import Library
 from dp_prior_foreign.translation.translate import Translation, translate
 
 
+@functools.lru_cache(512)
+def valid(text: str) -> TrainConfig:
+    """The configuration, which is valid; many settings are translated alike."""
+    return TrainConfig.from_json(text)
+
+
+@functools.lru_cache(512)
+def defaults_filled(text: str) -> dict[str, Any]:
+    """The values of a configuration with the defaults here, by path."""
+    return dict(flat(json.loads(valid(text).model_dump_json()), "a translation"))
+
+
 def translated(library: Library, settings: dict) -> Translation:
     """The translation of nested settings, whose configuration is valid."""
     found = translate(library, flat(settings, "a test", library.lists))
-    TrainConfig.from_json(json.dumps(found.config))
+    valid(json.dumps(found.config))
     return found
 
 

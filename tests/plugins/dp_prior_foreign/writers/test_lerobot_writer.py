@@ -133,3 +133,25 @@ def test_numbers_of_several_axes_come_back_from_lists_of_lists(tmp_path, shape):
     convert(tmp_path / "d.npz", tmp_path / "out", "lerobot", fps=5)
     np.testing.assert_array_equal(read(tmp_path / "out", "lerobot").read("odd"), values)
     assert parquet.read_table(tmp_path / "out/data/chunk-000/file-000.parquet")["odd"].to_pylist() == values.tolist()
+
+
+def test_cameras_whose_folders_are_one_where_case_is_ignored_are_refused_before_anything_is_written(tmp_path):
+    for package in ("pyarrow", "PIL"):
+        pytest.importorskip(package)
+    frames = np.random.default_rng(0).integers(0, 256, (4, 64, 64, 3), np.uint8)
+    cameras = {"Front": frames, "front": frames}
+    np.savez(tmp_path / "d.npz", actions=np.zeros((4, 2), "f4"), episode_ends=[2, 4], **cameras)
+    with pytest.raises(DataError, match=naming("Front", "front", "--rename")):
+        convert(tmp_path / "d.npz", tmp_path / "out", "lerobot", fps=5)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_camera_whose_folder_windows_refuses_is_written_and_told(tmp_path):
+    for package in ("pyarrow", "av"):
+        pytest.importorskip(package)
+    frames = np.random.default_rng(0).integers(0, 256, (4, 64, 64, 3), np.uint8)
+    np.savez(tmp_path / "d.npz", actions=np.zeros((4, 2), "f4"), episode_ends=[2, 4], **{"cam:0": frames})
+    lines = convert(tmp_path / "d.npz", tmp_path / "out", "lerobot", fps=5)
+    assert told(lines, "cam:0", "--rename") and (tmp_path / "out/videos/cam:0").is_dir()
+    lines = convert(tmp_path / "d.npz", tmp_path / "again", "lerobot", fps=5, renames={"cam:0": "cam_0"})
+    assert not told(lines, "--rename")
