@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field
@@ -49,6 +49,7 @@ class BodyEncoder(ObservationEncoder):
             encoders, dict.fromkeys(encoder.keys, (n_tokens,)), encoder.beside, encoder.alike, encoder.shared
         )
         self.body = nn.Parameter(torch.randn(embedding_dim))
+        self.further_features = tuple(("body", number) for number in range(embedding_dim))
         self.cond_shape = (n_tokens, size + embedding_dim)
 
     def forward(
@@ -66,7 +67,6 @@ class BodyPolicy(DiffusionPolicy):
     """Action chunks of one body."""
 
     task = "body_policy"
-    has_named_numbers: ClassVar = False
 
     def __init__(self, *, record: BodyPolicyConfig, **parts: Any):
         super().__init__(record=record, **parts)

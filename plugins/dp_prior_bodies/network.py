@@ -13,7 +13,7 @@ computes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
@@ -37,10 +37,12 @@ from dp_prior.tensors.batch import NORMALISED, Batch, Kind, Spec
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_bodies.body_policy import BodyPolicy, BodyPolicyConfig
-from dp_prior_bodies.union import BODY, joint_spec, narrowed, widened
+from dp_prior_bodies.union import BODY, joint_spec, narrowed, narrowed_obs, widened
 
 if TYPE_CHECKING:
     from dp_prior.data.samples.over_columns import Samples
+    from dp_prior.tasks.transfer import Transfer
+    from dp_prior.tasks.weights import TransferConfig
 
 
 class BodiesPolicyConfig(PolicyConfig):
@@ -183,17 +185,32 @@ class BodiesPolicy(Pretrained, DiffusionModel):
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool = True) -> Loss:
         """See `DiffusionModel.forward`: the mean over the samples of all bodies, each as its own policy has it."""
+        if torch.compiler.is_compiling():
+            from dp_prior_bodies.regions import loss_by_regions
+
+            return loss_by_regions(self, batch, random, self_condition)
+        parts = self.divided(batch, random)
+        losses = [part.view(part.batch, part.random, self_condition) for part in parts]
+        return self.rejoined(losses, parts, len(batch))
+
+    def divided(self, batch: Batch, random: Randomness) -> list[BodyPart]:
+        """The samples of each body in a batch."""
         numbers = batch.cond[BODY][:, 0]
         batch = replace(batch, denominator=batch.mask.sum() if batch.denominator is None else batch.denominator)
-        places, losses = [], []
+        parts = []
         for number, view in enumerate(self._views.values()):
             (rows,) = torch.where(numbers == number)
             if len(rows):
                 view.training = self.training
-                loss = view(narrowed(batch[rows], view.spec), random[rows], self_condition)
-                draws = torch.arange(len(loss.t) // len(rows), device=rows.device)
-                places.append((draws[:, None] * len(batch) + rows).flatten())
-                losses.append(loss)
+                parts.append(BodyPart(view, rows, narrowed(batch[rows], view.spec), random[rows]))
+        return parts
+
+    def rejoined(self, losses: Sequence[Loss], parts: Sequence[BodyPart], size: int) -> Loss:
+        """The loss of a batch of `size` samples. Args: losses: of its parts."""
+        places = []
+        for loss, part in zip(losses, parts, strict=True):
+            draws = torch.arange(len(loss.t) // len(part.rows), device=part.rows.device)
+            places.append((draws[:, None] * size + part.rows).flatten())
         # Ranks exchange the gradients of all parameters, those of bodies and observations absent from a batch too.
         absent = sum(0.0 * parameter.sum() for parameter in self.encoder.parameters())
         loss = _merged(losses, torch.cat(places).argsort())
@@ -248,6 +265,16 @@ class BodiesPolicy(Pretrained, DiffusionModel):
         Args:
             tensors: weights of this network, or other tensors of their names and shapes, such as gradients.
         """
+        cut = {}
+        for stored_name, name_of_body, axis, places in self.shares(name):
+            tensor = tensors[stored_name]
+            cut[name_of_body] = tensor if places is None else tensor.index_select(axis, places.to(tensor.device))
+        cut["encoder.body"] = cut["encoder.body"][0]
+        return cut
+
+    def shares(self, name: str) -> Iterator[tuple[str, str, int, Tensor | None]]:
+        """The tensors of which one body has a part: the name of the tensor, its name in the policy of the body, and the
+        axis and the places of the part; None for the whole tensor. The row of a body's features is a vector there."""
         number, keys = self.bodies.index(name), self.encoder.keys
         parts = [(f"normalizer.{number}.", "normalizer."), ("backbone.", "backbone."), ("process.", "process.")]
         inside, shared = self.inside_spec.bodies[name], self.records[name].shared_encoders
@@ -256,14 +283,18 @@ class BodiesPolicy(Pretrained, DiffusionModel):
             if key not in shared:
                 owner = keys.index(self.record.shared_encoders.get(key, key))
                 parts.append((f"encoder.encoders.{owner}.", f"encoder.encoders.{place}."))
-        cut = {"encoder.body": tensors[f"encoder.encoders.{keys.index(BODY)}.weight"][number]}
-        for stored_name, tensor in tensors.items():
+        yield f"encoder.encoders.{keys.index(BODY)}.weight", "encoder.body", 0, torch.tensor([number])
+        for stored_name in self.state_dict():
             for prefix, prefix_of_body in parts:
                 if stored_name.startswith(prefix):
                     axis, places = axes.get(stored_name, (0, None))
-                    part = tensor if places is None else tensor.index_select(axis, places.to(tensor.device))
-                    cut[prefix_of_body + stored_name.removeprefix(prefix)] = part
-        return cut
+                    yield stored_name, prefix_of_body + stored_name.removeprefix(prefix), axis, places
+
+    def transfer_of(self, source: Pretrained, record: TransferConfig) -> Transfer:
+        """What this network takes of the model of a checkpoint, see `dp_prior_bodies.joint_transfer`."""
+        from dp_prior_bodies.joint_transfer import transfer
+
+        return transfer(self, source, record)
 
     def _cut_axes(self, inside: Spec) -> dict[str, tuple[int, Tensor]]:
         """By tensor, the axis along which a body has a part of it, and the places of this part.
@@ -307,9 +338,32 @@ class BodiesPolicy(Pretrained, DiffusionModel):
         """Raises ValueError: no robot has the observations of all bodies; see `policy_reads`."""
         self._refuse(None)
 
-    def sample(self, cond: dict[str, Tensor], random: Randomness, draw: Draw = AS_CONFIGURED) -> NoReturn:
-        """Raises ValueError; see `body`."""
-        self._refuse(None)
+    def sample(self, cond: dict[str, Tensor], random: Randomness, draw: Draw = AS_CONFIGURED) -> Tensor:
+        """Samples for the rows of a joint batch, each of its own body, for checks of a run; `body` returns what acts.
+
+        Args:
+            cond: of a batch; its observation `BODY` names the body of each row.
+            draw: a sampler and a guidance scale alone; other fields have the shapes of one body.
+
+        Returns:
+            (B, *spec.x_shape) in data units, with zeros behind the numbers of narrower bodies.
+
+        Raises:
+            ValueError: `cond` names no bodies, or `draw` has other fields.
+        """
+        settings = Draw(sampler=draw.sampler or self.sampler, guidance_scale=draw.guidance_scale)
+        if BODY not in cond or any(value is None and draw[place] is not None for place, value in enumerate(settings)):
+            self._refuse(None)
+        first = cond[BODY]
+        samples = torch.zeros(len(first), *self.spec.x_shape, device=first.device)
+        for number, view in enumerate(self._views.values()):
+            (rows,) = torch.where(first[:, 0] == number)
+            if len(rows):
+                view.training = self.training
+                of_rows = {key: value[rows] for key, value in cond.items()}
+                chunks = view.sample(narrowed_obs(of_rows, view.spec), random[rows], settings)
+                samples[rows] = widened(chunks, samples.shape[-1])
+        return samples
 
     def bits_per_dim(self, batch: Batch, random: Randomness) -> NoReturn:
         """Raises ValueError; see `body`."""
@@ -323,6 +377,29 @@ class BodiesPolicy(Pretrained, DiffusionModel):
             f"this network was trained for the bodies {', '.join(map(repr, self.bodies))}, and {finding}; name one of "
             f"them, as in {loading}; commands take the folder that {loading}.save_pretrained(folder) writes"
         )
+
+
+@dataclass(frozen=True)
+class BodyPart:
+    """The samples of one body in a joint batch.
+
+    Attributes:
+        view: the policy of the body with the shared modules.
+        rows: (n,) int64, their places in the joint batch.
+        batch: as the body has them.
+        random: a row for each.
+    """
+
+    view: BodyPolicy
+    rows: Tensor
+    batch: Batch
+    random: Randomness
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors with a row for each sample."""
+        yield from (self.batch.x, self.batch.mask, self.batch.ids, self.random.keys, *self.batch.cond.values())
+        if self.batch.positions is not None:
+            yield self.batch.positions
 
 
 class _SharedEncoder(ObservationEncoder):

@@ -14,7 +14,6 @@ import torch
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.recorded.mixture import Mixture, MixtureConfig, leaks, stated_rate, wrong_action_names
-from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.trajectories import Trajectories
 from dp_prior.data.recorded.windows import WindowRows
 from dp_prior.data.samples.over_columns import Samples
@@ -143,7 +142,7 @@ def _joined(separate: Sequence[Samples], spec: Spec, first: int = 0) -> Samples:
 
 
 def _layout(spec: Spec, key: str) -> str:
-    """What bodies with an observation of one name must agree in, in words."""
+    """Properties in which bodies with an observation of one name must agree, in words."""
     shape, kind = spec.cond_shapes[key][1:], spec.kind(key)
     if kind == "vector" and len(shape) == 1:
         return "a vector"
@@ -163,7 +162,7 @@ def _renamed(bodies: Mapping[str, Spec]) -> Iterator[str]:
             owner, expected = first.setdefault(key, (name, names))
             common = min(len(names), len(expected))
             if names[:common] != expected[:common]:
-                label = ACTION if key == X else f"observation {key!r}"
+                label = "action" if key == X else f"observation {key!r}"
                 what_to_do = "order them alike" if key == X else "order them alike, or give these two names"
                 yield (
                     f"{label} of {name} is {', '.join(names)}, of {owner} {', '.join(expected)}; the same weights read "

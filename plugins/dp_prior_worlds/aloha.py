@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.expert import Expert
+from dp_prior.envs.env_record import EnvRecord, Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior_worlds.aloha_expert import AlohaExpert
 from dp_prior_worlds.aloha_world import AlohaWorld

@@ -1,4 +1,4 @@
-"""What a replay of recorded actions tells before training, in words."""
+"""The result of a replay of recorded actions before training, in words."""
 
 from __future__ import annotations
 

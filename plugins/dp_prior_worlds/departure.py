@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Departures:
-    """Of n episodes.
+    """Departures of n episodes.
 
     Attributes:
         step: (n,) first step at which a number departs; -1 if none does.

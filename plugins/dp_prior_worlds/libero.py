@@ -46,8 +46,8 @@ class LiberoConfig(ApartRecord):
 
     starts: Literal["fixed", "drawn"] = "fixed"
     """fixed: the initial states that LIBERO publishes, 50 for each task: the seeds 0 to 9 of ten tasks begin in state 0
-    of each, 10 to 19 in state 1, 500 to 509 in state 0 again. drawn: LIBERO draws the start from the seed, for
-    evaluations that must not know the published starts."""
+    of each, 10 to 19 in state 1, 500 to 509 in state 0 again. drawn: LIBERO draws the start from the seed, and
+    the arm's joints as far apart as in the published states, for evaluations that must not know these."""
 
     settle_steps: int = Field(default=10, ge=0)
     """Control steps with the gripper opened before an episode begins, while the objects fall to rest; published

@@ -51,7 +51,12 @@ STORED = {"compression": "gzip", "compression_opts": 4}
 
 
 def demonstrate(
-    seed: int, suite: str, noise: float = 0.0, python: str | None = None, side: int = SIDE
+    seed: int,
+    suite: str,
+    noise: float = 0.0,
+    python: str | None = None,
+    side: int = SIDE,
+    tasks: tuple[int, ...] | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Play one episode of a suite; the seed determines the task, the start and the disturbances.
 
@@ -61,6 +66,7 @@ def demonstrate(
         noise: probability that the episode has disturbances.
         python: see `LiberoConfig`.
         side: height and width of the pictures; 0 draws none, and their arrays are empty.
+        tasks: numbers of the tasks that take turns by seed; None for `TASKS`.
 
     Returns:
         The arrays (T, ...) of `ROWS`, and whether the task was solved within the steps of published evaluations.
@@ -68,7 +74,7 @@ def demonstrate(
     Raises:
         ConfigError: LIBERO cannot be started.
     """
-    env, rng = _opened(suite, python, side), np.random.default_rng(seed)
+    env, rng = _opened(suite, python, side, tasks or TASKS[suite]), np.random.default_rng(seed)
     world, rows, is_solved = env.envs[0], [], False
     disturbance = Disturbance(NOISE_RATE, NOISE_STEPS, _shift) if rng.random() < noise else None
 
@@ -96,9 +102,10 @@ def write_suite(
     workers: int | None = None,
     noise: float = 0.0,
     python: str | None = None,
+    tasks: tuple[int, ...] | None = None,
 ) -> int:
-    """Write a folder with a file for each of `TASKS`: the first `episodes` solved episodes of the task's seeds, from
-    `seed` on. After an interruption the same call resumes after the stored episodes.
+    """Write a folder with a file for each of `TASKS`, or of `tasks`: the first `episodes` solved episodes of the task's
+    seeds, from `seed` on. After an interruption the same call resumes after the stored episodes.
 
     Args:
         workers: number of processes, each with a process of LIBERO, None for one per core; does not affect the result.
@@ -113,16 +120,17 @@ def write_suite(
         ImportError: h5py is missing.
     """
     import_h5py()
-    played = SolvedEpisodes(partial(demonstrate, suite=suite, noise=noise, python=python), path)
+    call = partial(demonstrate, suite=suite, noise=noise, python=python)
+    played = SolvedEpisodes(call if tasks is None else partial(call, tasks=tasks), path)
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try_writing(path.parent)
-    tasks = tasks_of(suite, python)
+    described = tasks_of(suite, python, tasks)
     try:
-        solved, tried = solved_episodes(played, episodes, seed, workers, len(tasks))
+        solved, tried = solved_episodes(played, episodes, seed, workers, len(described))
         with temporary_directory(path) as folder:
-            for number, (task, instruction) in enumerate(tasks):
-                numbers = sorted(seed for seed in solved if number_of(seed, len(tasks)) == number)
+            for number, (task, instruction) in enumerate(described):
+                numbers = sorted(seed for seed in solved if number_of(seed, len(described)) == number)
                 write_task(folder / f"{task}_demo.hdf5", suite, task, instruction, map(played.arrays, numbers))
             os.rename(folder, path)
         return tried
@@ -130,13 +138,13 @@ def write_suite(
         played.remove_written()
 
 
-def tasks_of(suite: str, python: str | None = None) -> list[tuple[str, str]]:
-    """The name and the instruction of each task of a suite that the expert solves.
+def tasks_of(suite: str, python: str | None = None, tasks: tuple[int, ...] | None = None) -> list[tuple[str, str]]:
+    """The name and the instruction of each task of a suite that the expert solves, or of `tasks`.
 
     Raises:
         ConfigError: LIBERO cannot be started.
     """
-    env = LiberoConfig(suite=suite, tasks=TASKS[suite], python=python, n_envs=1).create()
+    env = LiberoConfig(suite=suite, tasks=tasks or TASKS[suite], python=python, n_envs=1).create()
     try:
         description = env.envs[0].description
         return list(zip(description["tasks"], description["instructions"], strict=True))
@@ -189,11 +197,11 @@ def _shift(rng: np.random.Generator) -> Callable[[np.ndarray], np.ndarray]:
 
 
 @lru_cache(1)  # starting LIBERO takes seconds, and a start depends on its seed alone
-def _opened(suite: str, python: str | None, side: int) -> Any:
+def _opened(suite: str, python: str | None, side: int, tasks: tuple[int, ...] | None) -> Any:
     cameras = dict.fromkeys(CAMERAS, (side, side)) if side else {}
     return LiberoConfig(
         suite=suite,
-        tasks=TASKS[suite],
+        tasks=tasks,
         python=python,
         n_envs=1,
         starts="drawn",

@@ -45,7 +45,7 @@ _SCENE = re.compile(r"^[A-Z_]+_SCENE\d+_")
 
 
 class TaskFile(NamedTuple):
-    """What the attributes of a file tell."""
+    """The attributes of a file."""
 
     path: Path
     name: str

@@ -24,6 +24,10 @@ IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 FURNITURE_SEED = 0
 """Seed of a start from recorded states, which determines where the furniture stands: states do not hold this."""
 
+ARM_NOISE = 0.02
+"""Standard deviation in rad of a joint of the arm over LIBERO's published states, and over drawn starts. LIBERO itself
+resets every arm to one place."""
+
 OPENING_STEPS = 200
 """Steps of the simulator after which the gripper's command, which changes gradually, is to open."""
 
@@ -197,9 +201,9 @@ class World:
         return observed
 
     def draw_start(self, seed: int) -> dict[str, Any]:
-        """Reset to a start that LIBERO draws from a seed."""
+        """Reset to a start that LIBERO draws from a seed, and the arm's place with it."""
         self._return_furniture()
-        return self._observe(self._reset(seed))
+        return self._observe(self._reset(seed, ARM_NOISE))
 
     def _return_furniture(self) -> None:
         """Put furniture where the model was built with it. LIBERO draws where it stands, and adds this to the places of
@@ -294,14 +298,17 @@ class World:
         rows, columns = TURNS[turn]
         if self.env.sim._render_context_offscreen is None:
             self._open_context()
+        # Otherwise robosuite draws with the shapes and textures of the row that was opened last.
+        self.env.sim._render_context_offscreen.gl_ctx.make_current()
         frame = self.env.sim.render(camera_name=CAMERAS.get(camera, camera), width=width, height=height)
         return np.ascontiguousarray(frame[::rows, ::columns])
 
-    def _reset(self, seed: int) -> Any:
-        """Reset so that the episode depends on the seed alone."""
+    def _reset(self, seed: int, arm_noise: float = 0.0) -> Any:
+        """Reset so that the episode depends on the seed alone; `arm_noise` in rad changes no other draw."""
         self.env.seed(seed)  # numpy's global generator, from which LIBERO draws where furniture and objects stand
         for robot in self.env.robots:  # a reset that keeps the model forgets the gripper
             robot.gripper.current_action = np.zeros_like(robot.gripper.current_action)
+            robot.initialization_noise = {"type": "gaussian", "magnitude": arm_noise}
         observed = self.env.reset()
         self._turn_to(self._is_absolute)
         return observed

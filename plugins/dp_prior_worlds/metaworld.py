@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.expert import Expert
+from dp_prior.envs.env_record import EnvRecord, Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior_worlds.goal_choice import INSTRUCTION, number_of
 from dp_prior_worlds.metaworld_tasks import INSTRUCTIONS, SETS, instructed_tasks

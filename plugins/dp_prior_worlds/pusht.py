@@ -16,7 +16,7 @@ from dp_prior.files.entry_points import needing
 from dp_prior_worlds.pusht_keypoints import KEYPOINTS, keypoints
 
 if TYPE_CHECKING:
-    from dp_prior.envs.expert import Expert
+    from dp_prior.envs.env_record import Expert
 
 OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,), "keypoint": KEYPOINTS.shape}
 

@@ -15,7 +15,6 @@ from dp_prior.checkpoints.clock import Cadence
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.selection import ActionConfig
-from dp_prior.data.recorded.whole_episodes import EXECUTED, WholeEpisodes
 from dp_prior.data.split_data import SplitData
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import SEED, VectorEnv, reset_to, start_keys
@@ -24,6 +23,7 @@ from dp_prior.evaluation.measurement import EvaluatorName, EvaluatorRecord
 from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.tracking.metric_names import Metric
 from dp_prior_worlds.replay_evaluator import Replayable, ReplayEvaluator
+from dp_prior_worlds.whole_episodes import EXECUTED, WholeEpisodes
 
 Keys = str | Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -100,6 +100,7 @@ class ReplayConfig(EvaluatorRecord):
             output_dir: where reports go; None for nowhere.
 
         Raises:
+            DataError: the samples are of no recorded episodes.
             ImportError: a package of the environment is not installed.
             ConfigError: the environment does not exist, cannot be put into the recorded starts, or takes other actions.
         """
@@ -110,7 +111,9 @@ class ReplayConfig(EvaluatorRecord):
                 )
                 raise ConfigError("data", [finding])
             data = data.sets[self.data_set]
-        return self.of(data.whole_episodes(self.action), output_dir)
+        if data.recorded is None:
+            raise DataError(data.title, ["are no recorded episodes of one data set, which a replay needs"])
+        return self.of(WholeEpisodes(data.recorded, self.action), output_dir)
 
     def of(self, episodes: WholeEpisodes, output_dir: Path | None = None) -> ReplayEvaluator:
         """The replay of some episodes; see `create`."""
@@ -161,7 +164,7 @@ class ReplayConfig(EvaluatorRecord):
         return starts
 
     def _usual_start(self, env: VectorEnv, episodes: WholeEpisodes) -> dict[str, Keys]:
-        """What determines a start, and the keys of the same names."""
+        """Values that determine a start, and the keys of the same names."""
         needed, data_keys = start_keys(env), {*episodes.obs, *episodes.keys}
         if data_keys.issuperset(needed):
             return {name: name for name in needed}

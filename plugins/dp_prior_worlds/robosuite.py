@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Outside
-from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.expert import Expert
+from dp_prior.envs.env_record import EnvRecord, Expert
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.vector import SEED
 from dp_prior_worlds.renderers.robosuite import need_robosuite

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dp_prior.envs.expert import Expert
+from dp_prior.envs.env_record import Expert
 
 Observed = Mapping[str, np.ndarray]
 

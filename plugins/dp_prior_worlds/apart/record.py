@@ -55,7 +55,7 @@ class ApartRecord(EnvRecord):
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What `create` of the program receives, as JSON."""
+        """Arguments of the program's `create`, as JSON."""
 
     def opened(
         self, max_steps: Callable[[Any], int], score: ScoreRule, start_keys: tuple[str, ...] = (SEED,)
@@ -124,11 +124,11 @@ class ApartWorld:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What the simulator tells of itself."""
+        """The simulator's description of itself."""
         return self._process.description
 
     def ask(self, method: str) -> Any:
-        """What a method of the simulator's program tells of the row."""
+        """Call a method of the simulator's program for the row."""
         return self._process.call(method, row=self._row)
 
     def draw(self) -> dict[str, np.ndarray]:

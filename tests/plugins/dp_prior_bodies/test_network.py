@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import Draw
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.load import load_policy
 from dp_prior.run.config import TrainConfig
@@ -152,6 +153,33 @@ def test_samples_of_a_body_have_its_width_and_units_alone(tmp_path):
         assert (chunk >= low - 3 * reach).all() and (chunk <= high + 3 * reach).all()
 
 
+def test_the_samples_of_a_joint_batch_are_those_of_each_body(tmp_path):
+    model, data = built(tmp_path)
+    model.eval()
+    batch = batch_of(data)
+    samples = model.sample(batch.cond, random_of(batch), Draw(sampler=model.sampler.model_copy(update={"steps": 3})))
+    assert samples.shape == (9, 4, 3)
+    for name, joints in JOINTS.items():
+        rows = batch.cond[BODY][:, 0] == [*data.spec.bodies].index(name)
+        part, policy = batch[rows], model.body(name)
+        expected = policy.sample(
+            narrowed(part, policy.spec).cond,
+            random_of(part),
+            Draw(sampler=policy.sampler.model_copy(update={"steps": 3})),
+        )
+        torch.testing.assert_close(samples[rows][..., :joints], expected, rtol=1e-4, atol=1e-4)
+        assert (samples[rows][..., joints:] == 0).all()
+    with pytest.raises(ValueError, match=naming("'long', 'short'", "load_policy")):
+        model.sample(batch.cond, random_of(batch), Draw(noise=torch.zeros(9, 4, 3)))
+
+
+@pytest.mark.parametrize("setting", [{}, {"task__relative_to": "state", "task__prefix": {"max_delay": 1}}])
+def test_a_run_of_many_bodies_is_checked_before_training(tmp_path, setting):
+    done = train(saved(tmp_path, **setting), "--check")
+    assert done.exit_code == 0, done.output
+    assert told(done.output, "checked", 1)
+
+
 def test_a_body_acts_by_name(tmp_path):
     assert train(saved(tmp_path)).exit_code == 0
     run = tmp_path / "run"
@@ -187,18 +215,18 @@ def test_the_policy_of_a_body_is_saved_and_trained_on(tmp_path):
     sets = config["data"]["sets"]
     config["data"] = {**sets["long"], "split": config["data"]["split"], "batch_size": 8}
     config["train"]["init_from"] = str(tmp_path / "run")
-    config["tracker"]["data_path"] = str(tmp_path / "tuned")
     path = tmp_path / "tuned.json"
-    for setting, steps in (("long", 0), ("tall", 0), ("long", 3)):
-        config["task"]["body"], config["train"]["steps"] = setting, max(steps, 1)
+    for setting in ("long", "tall"):
+        config["task"]["body"], config["train"]["steps"] = setting, 3
+        config["tracker"]["data_path"] = str(tmp_path / f"tuned_{setting}")
         path.write_text(json.dumps(config))
         outcome = train(path, "--check") if setting == "tall" else train(path)
         if setting == "tall":
-            told(outcome.output, "train.init_from", "'tall'", "'long', 'short'")
+            assert told(outcome.output, "train.init_from", "'tall'", "'long', 'short'")
             assert outcome.exit_code != 0
         else:
             assert outcome.exit_code == 0, outcome.output
-            told(outcome.output, "initialised", str(tmp_path / "run"))
+            assert told(outcome.output, "initialised", str(tmp_path / "run"))
 
 
 def test_a_body_begins_with_the_weights_of_the_network_for_many(tmp_path):
@@ -276,9 +304,9 @@ def test_faults_name_the_body_and_the_setting(tmp_path):
             config.task.create(config.open_data().spec)
         return str(error.value)
 
-    told(fault(task__relative_to="goal"), "body 'short'", "relative_to", "goal")
-    told(fault(task__encoders__fron={"type": "state"}), "encoders", "fron", "front")
-    told(fault(task__encoders__state={"type": "angle"}), "encoders.state", "angle", "short", "long", "different names")
+    assert told(fault(task__relative_to="goal"), "task.relative_to", "'goal'", "'state', 'front'")
+    assert told(fault(task__encoders__fron={"type": "state"}), "task.encoders", "'fron'", "'front'")
+    assert told(fault(task__encoders__state={"type": "angle"}), "encoders.state", "'angle'", "'short'", "'long'")
     plain = TrainConfig.from_json(json.dumps(tiny(tmp_path)))
     record = TrainConfig.from_json(json.dumps(bodies_run(tmp_path))).task
     with pytest.raises(ConfigError, match=naming("data.type", "bodies")):

