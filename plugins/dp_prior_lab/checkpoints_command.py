@@ -1,4 +1,4 @@
-"""`dp-prior checkpoints`: list, verify, prune and repair the checkpoints of a run."""
+"""`dp-prior checkpoints`: list, verify, prune, repair and upload the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from dp_prior.cli.command import Commands, unlisted
-from dp_prior.cli.options import PATH
+from dp_prior.cli.command import Commands, ResumableCommand, unlisted
+from dp_prior.cli.options import PATH, FiniteRange, modules_option
 from dp_prior.cli.output import echo
-from dp_prior.cli.runs import push
 from dp_prior_lab.model_commands import average, likelihood
 
 
@@ -19,9 +18,28 @@ def checkpoints() -> None:
     """List, verify, prune, repair, average, measure and upload the checkpoints of a run."""
 
 
-for _command in (average, likelihood, push):
+for _command in (average, likelihood):
     checkpoints.add_command(_command)
 average_alone, likelihood_alone = unlisted(average), unlisted(likelihood)
+
+
+@checkpoints.command(
+    cls=ResumableCommand, section="Share", example="dp-prior checkpoints push runs/mine --repo me/mine"
+)
+@modules_option
+@click.argument("run", type=PATH)
+@click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
+@click.option(
+    "--wait", "limit_s", default=3600.0, show_default=True, type=FiniteRange(min=0), help="Seconds to keep trying."
+)
+def push(run: Path, repo: str | None, limit_s: float) -> None:
+    """Upload the checkpoints in the outbox of a run."""
+    from dp_prior.run.exit_file import UNAVAILABLE
+    from dp_prior_lab.push import push_run
+
+    missing = push_run(run, repo, limit_s, report=echo)
+    if missing:
+        sys.exit(UNAVAILABLE)
 
 
 @checkpoints.command("ls", example="dp-prior checkpoints ls runs/mine")

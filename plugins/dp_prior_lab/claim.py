@@ -90,7 +90,8 @@ def _difference(stored: dict[str, Any], identity: dict[str, Any]) -> str | None:
     if before.keys() != now.keys():
         return f"of {', '.join(before) or 'unknown policies'}"
     for name, policy in now.items():
-        for key, value in policy.items():
-            if before[name].get(key) != value:
+        for key in {**before[name], **policy}:
+            if before[name].get(key) != policy.get(key):
                 return f"in which {name} had other {key}"
-    return next((f"with {key} {stored.get(key)}" for key, value in identity.items() if stored.get(key) != value), None)
+    settings = {key: value for key, value in identity.items() if key != "policies"}
+    return next((f"with {key} {stored.get(key)}" for key, value in settings.items() if stored.get(key) != value), None)

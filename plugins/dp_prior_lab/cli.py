@@ -68,6 +68,10 @@ def sweep(
     if only_print or slurm_array is not None:
         why = "only for runs, and --print and --slurm-array run nothing"
         refuse_given(["html"], f"{why}; `dp-prior report` makes their page later")
+    if html is not None:
+        from dp_prior_studio.pages.page import check_page_place
+
+        check_page_place(html)
     if slurm_array is not None:
         refuse_given(["only_print"], "prints what --slurm-array writes into a file; name one of both")
         write_array_script(slurm_array, planned, modules)
@@ -164,10 +168,13 @@ def compare(
         check_players(policies, out)
     from dp_prior.run.config import TrainConfig
     from dp_prior_lab.compare import Rules, compare_outcomes, compare_policies
+    from dp_prior_lab.comparison_result import check_verdict_place
     from dp_prior_lab.outcomes import OUTCOMES
     from dp_prior_lab.players import Player
 
     if is_table:
+        if out is not None:
+            check_verdict_place(out, Path(policies[0]))
         result = compare_outcomes(Path(policies[0]), limits, rules["error"])
     else:
         configuration = None if config_file is None else TrainConfig.from_json_path(config_file)

@@ -10,14 +10,39 @@ from typing import Any
 from dp_prior.evaluation.picture import import_figure
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import encode_document
+from dp_prior.files.regular_files import read_object
+from dp_prior_lab.claim import PLAYERS
+from dp_prior_lab.outcomes import LARGEST, OUTCOMES
 from dp_prior_lab.verdict import Comparison
 from dp_prior_lab.verdict_page import verdict_page
+from dp_prior_studio.pages.page import check_page_place
 
 RESULT = "verdict.json"
 VERDICT_PAGE = "verdict.html"
 
 NO_START = "no start has a score of both; let both play the same starts, and call these by the same name"
 """What the line of two policies tells that were not scored on a common start."""
+
+
+def check_verdict_place(out: Path, table: Path) -> None:
+    """Check that the verdict about a file of outcomes may be written to a folder.
+
+    Earlier verdicts of such files are replaced, but the verdict of a comparison or blind trial only if `table` is the
+    file of its outcomes.
+
+    Raises:
+        FileExistsError: `out` is a file, belongs to other work, or has a file of the user in place of a verdict.
+        OSError: a file cannot be read.
+    """
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"{out} is a file; --out names a folder")
+    if (out / PLAYERS).exists() and (out / OUTCOMES).resolve() != table.resolve():
+        finding = f"{out} holds a comparison, trial or improvement, whose outcomes are not those of {table}"
+        raise FileExistsError(f"{finding}; choose another --out")
+    document = out / RESULT
+    if document.exists() and not {"policies", "pairs"} <= read_object(document, LARGEST).keys():
+        raise FileExistsError(f"{document} exists and holds no verdict; choose another --out")
+    check_page_place(out / VERDICT_PAGE)
 
 
 @dataclass(frozen=True)
@@ -65,7 +90,7 @@ class ComparisonResult:
         return f"{self.known.scores.shape[1]} of at most {self.most} starts: {means}; {ending}"
 
     def document(self) -> dict[str, Any]:
-        """As JSON; a number that is not known is NaN."""
+        """JSON values; an unknown number is NaN."""
         names, comparison = self.names, self.known
         return {
             "error": comparison.error,

@@ -16,6 +16,9 @@ from dp_prior.data.samples.over_columns import Samples
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
 
+NPY_MAGIC = b"\x93NUMPY"
+"""First bytes of an .npy file; an .npz file, which is a zip archive, begins otherwise."""
+
 
 class Conditions:
     """Conditions of samples by index; these are of a model without any.
@@ -54,7 +57,11 @@ class Given(Conditions):
             FileNotFoundError: there is no such file.
             ConfigError: it does not hold the conditions that the model reads.
         """
-        self.identity = {"conditions": hashlib.sha256(path.read_bytes()).hexdigest()}
+        content = path.read_bytes()
+        self.identity = {"conditions": hashlib.sha256(content).hexdigest()}
+        if content.startswith(NPY_MAGIC):
+            remedy = f"save numpy.savez(FILE, NAME=array) with the names {list(spec.cond_shapes)}"
+            raise ConfigError(f"--conditions {path}", [f"is one .npy array without a name; {remedy}"])
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 self._arrays = _as_conditions({key: arrays[key] for key in arrays.files}, spec)

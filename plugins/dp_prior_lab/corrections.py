@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.envs.expert import reached, solution
+from dp_prior.envs.env_record import Expert
+from dp_prior.envs.vector import VectorEnv, stacked
 from dp_prior_worlds.expert_demonstrations import write_arrays
 
 EPISODES, UNSOLVED = "[!.]*.npz", "[!.]*.unsolved"
@@ -59,3 +60,32 @@ def correct(
 def counted(folder: Path) -> tuple[int, int]:
     """The number of episodes in a folder of corrections, and of take-overs that solved nothing."""
     return len([*folder.glob(EPISODES)]), len([*folder.glob(UNSOLVED)])
+
+
+def reached(env: VectorEnv, seed: int, actions: np.ndarray) -> dict[str, np.ndarray]:
+    """Reset an environment of a single row to a seed, and execute actions (k, A).
+
+    Returns:
+        (1, *shape) by key, the observation after the last action.
+    """
+    obs = env.reset([seed])
+    for action in actions:
+        obs = env.step(action[None]).obs
+    return obs
+
+
+def solution(env: VectorEnv, expert: Expert, obs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """Let the expert act in an environment of a single row, from an observation to the end of the episode.
+
+    Returns:
+        (T, *shape): the observations by key, and under `action` the executed actions of the expert in float32; None for
+        an unsolved episode.
+    """
+    rows, done = [], False
+    while not done:
+        observed = {key: values[0] for key, values in obs.items()}
+        rows.append({**observed, "action": np.asarray(expert(observed), np.float32)})
+        obs, _, (done,), info = env.step(rows[-1]["action"][None])
+    if info["success"][0] != 1:
+        return None
+    return stacked(rows)

@@ -64,4 +64,4 @@ def _inside(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     predicted. x is 0 where the mask is False: at padding and at given elements."""
     valid = batch.mask[..., None] if batch.mask.ndim == batch.x.ndim - 1 else batch.mask
     valid = valid if model.shown is None else valid & ~model.shown
-    return torch.where(valid, model.inside(batch.x, batch.cond).double(), 0.0), valid
+    return torch.where(valid, model.diffused(batch.x, batch.cond).double(), 0.0), valid

@@ -88,7 +88,7 @@ class Round:
         return f"round {self.number}: {self.losses}{asked * (self.samples > 0)}"
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """JSON values."""
         fields = asdict(self)
         return {**fields.pop("losses"), **fields, "policy": str(self.policy)}
 

@@ -19,13 +19,14 @@ from dp_prior.data.formats.choice import named
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.recorded.records import RecordedConfig, WindowsConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.data.recorded.weights import marks_corrections
 from dp_prior.places.reference import is_downloaded, resolve
 from dp_prior.run.changes import OtherRunError
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.stored import COPY, check_origin, stored_config
+from dp_prior.run.stored import COPY, check_origin
 from dp_prior.tracking import TrackerConfig
 from dp_prior_foreign.recognition import record_at
+from dp_prior_lab.trained_configuration import stored_config
+from dp_prior_studio.inspection.faults import marks_corrections
 
 FIRST_SET = "demonstrations"
 """Name of the first data set, if there was no other."""

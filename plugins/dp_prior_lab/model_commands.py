@@ -34,8 +34,8 @@ def likelihood(checkpoint: str, **options: object) -> None:
     """Measure the bits per dimension of a model, and of simple baselines for comparison (docs/sampling.md)."""
     from dp_prior.job.accelerator import make_accelerator
     from dp_prior.job.ranks import Ranks
-    from dp_prior.run.stored import TIMEOUT_S
     from dp_prior_lab.stored_likelihood import measure_likelihood
+    from dp_prior_lab.trained_model import TIMEOUT_S
 
     ranks = Ranks(make_accelerator("fp32", TIMEOUT_S))
     bits = measure_likelihood(checkpoint, ranks, say if ranks.is_main_process else lambda line: None, **options)

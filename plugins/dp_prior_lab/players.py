@@ -8,13 +8,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from dp_prior.config import ConfigError
 from dp_prior.envs.fingerprint import versions
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
+from dp_prior.evaluation.rollouts import Rollouts
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.stored import check_origin, stored_config
+from dp_prior.run.stored import check_origin
+from dp_prior_lab.trained_configuration import stored_config
 from dp_prior_robot.candidate import Candidate
 
 Play = Callable[[range], list[dict[str, Any]]]
@@ -68,7 +72,9 @@ class Player:
 
     @contextlib.contextmanager
     def playing(self, first_seed: int) -> Iterator[Play]:
-        """The policy at its environment, loaded and opened.
+        """The policy at its environment, loaded and opened; nothing is filmed or written.
+
+        A row also has the executed `actions` (steps, A).
 
         Args:
             first_seed: of episode 0.
@@ -77,7 +83,19 @@ class Player:
             ConfigError: the policy cannot be loaded, or does not fit the environment.
         """
         record = self.record.model_copy(update={"first_seed": first_seed, "videos": 0})
-        with RolloutEvaluator(record, None).playing(self._candidate.load(None, **self._options)) as play:
+        evaluator, policy = RolloutEvaluator(record, None), self._candidate.load(None, **self._options)
+        with contextlib.closing(evaluator.open(policy, None, record.env.n_envs)) as env:
+            rollouts = Rollouts(record, env, policy)
+
+            def play(episodes: range) -> list[dict[str, Any]]:
+                lines = []
+                for start in range(0, len(episodes), env.n_envs):
+                    executed: list[np.ndarray] = []
+                    table = evaluator.table(rollouts.run(episodes[start : start + env.n_envs], keep=executed.append))
+                    paths = np.stack(executed, axis=1)
+                    lines += [{**row, "actions": path[: row["steps"]]} for row, path in zip(table, paths, strict=True)]
+                return lines
+
             yield play
 
 

@@ -48,11 +48,13 @@ from dp_prior.files.temporary import remove_leftovers
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.run.changes import kind_of
-from dp_prior.run.stored import StoredTask, check_origin, load_model, read_stored, watched
+from dp_prior.run.stored import check_origin
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.pixels.picture_files import import_pillow
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_lab.conditions import Conditions, Given, HeldOut, Labelled
+from dp_prior_lab.trained_model import load_model, watched
+from dp_prior_robot.stored_task import StoredTask, read_stored
 
 JOB, JOB_DONE, JOB_LOCK, TARGET = "job.json", "done.json", "lock", "target"
 
@@ -68,7 +70,7 @@ class Request:
         seed: of the noise, and of labels that are drawn.
         labels: names or numbers of classes that samples get in turn; () draws them uniformly.
         conditions: `.npz` file with an array (m, *shape) by key; sample i gets row i modulo m. None for the data.
-        split: part of the data whose samples give the conditions, in turn.
+        split: part of the data whose samples give the conditions, in turn; None for `val`.
         weights: name of an average, or `online`; None for the first average.
         guidance_scale: replaces the configured one.
         overrides: changes of `task.sampler` and `data`.
@@ -80,7 +82,7 @@ class Request:
     seed: int = 0
     labels: tuple[str, ...] = ()
     conditions: Path | None = None
-    split: Part = "val"
+    split: Part | None = None
     weights: str | None = None
     guidance_scale: float | None = None
     overrides: tuple[str, ...] = ()
@@ -160,6 +162,9 @@ def _conditions(
     has_labels = LABEL in spec.cond_shapes and request.conditions is None
     if request.labels and not has_labels:
         raise ConfigError("--labels", ["the model has no labels to choose, or --conditions has them; leave it out"])
+    if request.split is not None and stored is None:
+        source = "--conditions has them" if request.conditions is not None else "its labels, if any, come by --labels"
+        raise ConfigError("--split", [f"the data of the run give no condition of the model: {source}; leave it out"])
     conditions = Conditions()
     if request.conditions is not None:
         conditions = Given(request.conditions, spec)
@@ -167,8 +172,9 @@ def _conditions(
         data = stored.open(report, ranks.check_before_training)
         settings = flat(stored.data.model_dump(mode="json"), "data")
         chosen = {key: value for key, value in settings.items() if kind_of(key) == "data"}  # such as data.split.seed
-        identity = {"data": data.document()["fingerprint"], "split": request.split, **chosen}
-        conditions = HeldOut(pick_samples(data, request.split, "sample"), identity)
+        split = request.split or "val"
+        identity = {"data": data.document()["fingerprint"], "split": split, **chosen}
+        conditions = HeldOut(pick_samples(data, split, "sample"), identity)
     return Labelled(conditions, spec.classes[LABEL], request.labels, request.seed) if has_labels else conditions
 
 

@@ -30,8 +30,7 @@ from dp_prior_lab.model_commands import guidance_option, weights_option
 @click.option(
     "--split",
     type=click.Choice(["train", "val", "test"]),
-    default="val",
-    show_default=True,
+    show_default="val",
     help="Part of the run's data that gives the conditions where --conditions does not.",
 )
 @weights_option
@@ -48,10 +47,10 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
         from dp_prior.job.ranks import Ranks
         from dp_prior.job.stop import StoppedEarly
         from dp_prior.run.exit_file import STOPPED
-        from dp_prior.run.stored import TIMEOUT_S
         from dp_prior_lab.sample import Request, draw
+        from dp_prior_lab.trained_model import TIMEOUT_S
 
-        request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
+        request = Request(n, out, labels=() if labels is None else tuple(labels.split(",")), **options)
         is_done = False
         with contextlib.suppress(StoppedEarly):  # while the ranks meet
             ranks = Ranks(make_accelerator("fp32", TIMEOUT_S, stop), stop)

@@ -12,8 +12,10 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.samples import pick_samples
 from dp_prior.job.ranks import Ranks
-from dp_prior.run.stored import check_classes, check_origin, load_model, read_stored, watched
+from dp_prior.run.stored import check_classes, check_origin
 from dp_prior_lab.gaussian import gaussian_bits, uniform_bits
+from dp_prior_lab.trained_model import load_model, watched
+from dp_prior_robot.stored_task import read_stored
 
 MODEL_NAME = "model"
 

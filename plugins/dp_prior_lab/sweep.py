@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 from collections import Counter
@@ -16,13 +17,19 @@ from hashlib import sha256
 from pathlib import Path
 
 from dp_prior.config import ConfigError
+from dp_prior.files.file_names import folded
+from dp_prior.files.regular_files import expanded
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.exit_file import STOPPED, classify
 from dp_prior.run.run import Run
 from dp_prior_lab.varied import parse_varied
 
-LONGEST_PLACE = 150
-"""Most characters of a trial's description in the name of its directory; file systems allow 255 bytes for a name."""
+LONGEST_PLACE = 67
+"""Most characters of a trial's description in the name of its directory: paths of Windows' programs have at most 260
+characters, of which the run's files need some."""
+
+LONGEST_BEFORE = 150
+"""As in 0.3.0, whose directories are found again."""
 
 SLURM_ARRAY = """#!/bin/bash
 # {count} trials of a sweep, a task each, at most so many at once as %N behind the array allows. Submit the script with
@@ -73,8 +80,8 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
         overrides: further changes to all trials.
 
     Raises:
-        ConfigError: a value is wrong, a key is named twice, or two trials would have the same directory, or copy
-            checkpoints to the same place.
+        ConfigError: a value is wrong, a key is named twice, or two trials would have the same directory or equal
+            settings, or copy checkpoints to the same place.
     """
     base, overrides = TrainConfig.from_json_path(config_file, overrides), tuple(overrides)
     values = dict(parse_varied(text) for text in varied)
@@ -91,16 +98,20 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
     for chosen in itertools.product(*values.values()):
         for seed in range(base.seed, base.seed + seeds):
             words = [f"{names[key]}={value}" for key, value in zip(values, chosen, strict=True)]
-            place = _place("_".join([*words, f"seed={seed}"]))
+            place = _place(base.tracker.data_path, "_".join([*words, f"seed={seed}"]))
             trial_overrides = ["tracker.run_id=null"] if base.tracker.run_id else []  # each trial is a run of its own
             trial_overrides += [f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
-            trial_overrides += [f"seed={seed}", f"tracker.data_path={json.dumps(f'{base.tracker.data_path}_{place}')}"]
+            trial_overrides += [f"seed={seed}", f"tracker.data_path={json.dumps(place)}"]
             changes = (*overrides, *trial_overrides)
             planned.append(Trial(config_file, TrainConfig.from_json_path(config_file, changes), changes))
     places = [trial.config.tracker.directory for trial in planned]
     if double := _shared([[place] for place in places]):
-        remedy = "name each value once, and none that differ in signs alone, such as a/b and a_b"
+        remedy = "name each value once, and none that differ in case or signs alone, such as a/b and a_b"
         raise ConfigError("--vary", [f"two trials would lie in {double}; {remedy}"])
+    if twins := _equal_trials(planned, base):
+        first, second = (trial.config.tracker.directory for trial in twins)
+        remedy = "write each value once, and vary no setting together with one inside of it"
+        raise ConfigError("--vary", [f"{first} and {second} would train with equal settings; {remedy}"])
     if double := _shared([_copies(trial.config) for trial in planned]):
         remedy = "name a place relative to the run directory, such as copies/best"
         raise ConfigError("tracker.save", [f"two trials would replace each other's copies in {double}; {remedy}"])
@@ -117,7 +128,10 @@ def slurm_array(planned: list[Trial], modules: Iterable[str], directory: Path) -
     """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", planned[0].config_file.stem)
     commands = [trial.command(modules, defaults=["train.requeue=true"]) for trial in planned]
-    lines = [f"{number}) exec srun {command} ;;" for number, command in enumerate(commands, 1)]
+    lines = [
+        f'{number}) exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" {command} ;;'
+        for number, command in enumerate(commands, 1)
+    ]
     return SLURM_ARRAY.format(
         name=name, count=len(planned), directory=shlex.quote(str(directory)), trials="\n".join(lines)
     )
@@ -155,16 +169,43 @@ def _copies(config: TrainConfig) -> list[Path]:
     return [config.tracker.directory / place for place in places]
 
 
+def _equal_trials(planned: Iterable[Trial], base: TrainConfig) -> tuple[Trial, Trial] | None:
+    """The first two trials that differ in nothing but their directories; None if all differ."""
+    trial_of: dict[str, Trial] = {}
+    for trial in planned:
+        tracker = trial.config.tracker.model_copy(update={"data_path": base.tracker.data_path})
+        settings = trial.config.model_copy(update={"tracker": tracker}).model_dump_json()
+        earlier = trial_of.setdefault(settings, trial)
+        if earlier is not trial:
+            return earlier, trial
+    return None
+
+
 def _shared(places: list[list[Path]]) -> Path | None:
-    """A place of two trials; None if each is of one."""
-    counts = Counter(itertools.chain.from_iterable(map(set, places)))
-    return next((place for place, count in counts.items() if count > 1), None)
+    """A place of two trials, also where a disk ignores case; None if each is of one trial, or lies on a disk that
+    keeps the present folders apart."""
+    counts: Counter[str] = Counter()
+    exact: dict[str, set[Path]] = {}
+    for place in itertools.chain.from_iterable(map(set, places)):
+        counts[folded(str(place))] += 1
+        exact.setdefault(folded(str(place)), set()).add(place)
+    shared = (name for name, count in counts.items() if count > 1 and not _are_apart(exact[name], count))
+    return next((min(exact[name]) for name in shared), None)
 
 
-def _place(description: str) -> str:
-    """The description of a trial as part of a file name; a long description is cut and ends with a hash of the
-    whole."""
+def _are_apart(places: set[Path], count: int) -> bool:
+    """Whether each of `count` trials has one of the places, all of which were made: the disk keeps them apart."""
+    are_made = all(place.is_dir() and place.name in os.listdir(place.parent) for place in places)
+    return len(places) == count and are_made
+
+
+def _place(directory: str, description: str) -> str:
+    """Name the directory of a trial by its description; a long description is cut and ends with a hash of the whole."""
     place = re.sub(r"[^A-Za-z0-9.=+-]+", "_", description)
+    digest = sha256(description.encode()).hexdigest()[:12]
     if len(place) <= LONGEST_PLACE:
-        return place
-    return f"{place[:LONGEST_PLACE]}_{sha256(description.encode()).hexdigest()[:12]}"
+        return f"{directory}_{place}"
+    before = place if len(place) <= LONGEST_BEFORE else f"{place[:LONGEST_BEFORE]}_{digest}"
+    if expanded(f"{directory}_{before}").is_dir():
+        return f"{directory}_{before}"
+    return f"{directory}_{place[:LONGEST_PLACE]}_{digest}"

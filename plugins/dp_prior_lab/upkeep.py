@@ -14,7 +14,7 @@ from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import QUARANTINE, Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
 from dp_prior.checkpoints.retention import RetentionConfig, monitored, ranked
-from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, look, look_at, scan
+from dp_prior.checkpoints.scan import STEP, StoredCheckpoint, checkpoint_at, scan, scan_all
 from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.files.durable import sync_directory
 from dp_prior.files.entry_points import misplaced
@@ -63,12 +63,12 @@ def take_stock(run: Path, *, compare_hashes: bool) -> Iterator[Found]:
         UnreadableCheckpointError: a checkpoint cannot be read; raised after all entries, only with `compare_hashes`.
     """
     root = _root_of(run)
-    stored, problems = look(root)
+    stored, problems = scan_all(root)
     best = ranked(stored, *monitored(stored))[:1]
     unreadable = [checkpoint for checkpoint in problems if isinstance(checkpoint, UnreadableCheckpointError)]
     for checkpoint in stored:
         roles = ("latest",) * (checkpoint is stored[0]) + ("best",) * (checkpoint in best)
-        checked = look_at(checkpoint.path, Patience(), compare_hashes=True) if compare_hashes else checkpoint
+        checked = checkpoint_at(checkpoint.path, Patience(), compare_hashes=True) if compare_hashes else checkpoint
         if isinstance(checked, StoredCheckpoint):
             yield Found(checked.path, "good", checked.manifest, roles)
         elif checked is not None:

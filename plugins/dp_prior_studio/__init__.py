@@ -1,1 +1,1 @@
-"""What a person looks at: inspections of data sets, pages of runs, and pages that follow a training."""
+"""Pages and reports for people: inspections of data sets, pages of runs, and pages that follow a training."""

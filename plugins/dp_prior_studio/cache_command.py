@@ -33,7 +33,8 @@ def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: boo
     if not stale and not remove_stale:
         for data in opened_data:
             data.build_caches(echo)
-            echo("all frames are cached" if data.spec.fits else "the data have no camera, so there is nothing to cache")
+            has_frames = bool(data.spec.fits or data.images)  # a set of images has frames, and no camera
+            echo("all frames are cached" if has_frames else "the data have no camera, so there is nothing to cache")
         return
     directories = set().union(*(data.cache_directories() for data in opened_data))
     caches = unused_caches(directories)

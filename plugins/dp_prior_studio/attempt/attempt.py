@@ -14,11 +14,12 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.split_data import SplitData
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.evaluation.open_loop import OpenLoop, can_film
+from dp_prior.evaluation.open_loop import OpenLoop
+from dp_prior.files.printable import duration
 from dp_prior.files.regular_files import expanded
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
-from dp_prior.run.check import check, duration
+from dp_prior.run.check import check
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.outcome import Outcome
 from dp_prior.run.run import Run
@@ -35,9 +36,10 @@ from dp_prior_studio.attempt.short_training import (
     time_for_training,
     time_until_stop,
 )
+from dp_prior_studio.inspection.cameras import has_videos
 from dp_prior_studio.inspection.inspect import inspect
 from dp_prior_studio.inspection.inspection import Inspection
-from dp_prior_studio.inspection.proposal import proposed
+from dp_prior_studio.inspection.proposal import can_film, proposed
 from dp_prior_studio.inspection.survey import NO_PICTURE, SMALLEST_PICTURE
 from dp_prior_studio.pages.data_page import summary, write_inspection
 
@@ -84,7 +86,8 @@ class Attempt:
         self.folder.check(expanded(self.place))
         inspections = inspect(self.place, overrides)
         self._report("\n".join(summary(inspections)))
-        refuse_unread(inspections)
+        for line in refuse_unread(inspections):
+            self._report(line)
         fresh = proposed(inspections)
         proposal = self.folder.propose(fresh)
         if proposal != fresh:
@@ -199,12 +202,16 @@ class Attempt:
         page.write(self.folder.page)
 
 
-def refuse_unread(inspections: Sequence[Inspection]) -> None:
+def refuse_unread(inspections: Sequence[Inspection]) -> list[str]:
     """Refuse a data set with pictures, depth or points that could not be looked at, which a policy would lack.
 
+    Returns:
+        A line for each camera that a data set declares without any video, as one that was fetched without them.
+
     Raises:
-        DataError: names them, and why.
+        DataError: names the sensors, and why.
     """
+    lines = []
     for inspection in inspections:
         if (survey := inspection.survey) is None:
             continue
@@ -214,12 +221,16 @@ def refuse_unread(inspections: Sequence[Inspection]) -> None:
         shapes = survey.store.keys()
         reasons = {gap.partition(": ")[0]: gap for gap in inspection.gaps}
         sensors += [key for key in reasons if key not in sensors and is_picture_like(key, shapes.get(key, ()))]
+        absent = [key for key in sensors if survey.store.dtype(key) == "video" and not has_videos(survey, key)]
+        lines += [f"{key}: declared, but none of its videos is here; the policy is trained without" for key in absent]
+        sensors = [key for key in sensors if key not in absent]
         if sensors:
             problems = [reasons.get(key, f"{key}: could not be looked at") for key in sensors]
             remedy = (
                 "a policy would not see these; repair or convert them (docs/own_data.md), or remove them from a copy"
             )
             raise DataError(inspection.name, problems, remedy)
+    return lines
 
 
 def is_picture_like(key: str, shape: tuple[int, ...]) -> bool:

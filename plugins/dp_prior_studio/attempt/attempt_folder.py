@@ -109,6 +109,6 @@ class AttemptFolder:
 
 
 def _place(document: dict[str, Any]) -> Any:
-    """What a configuration says about the place of its data."""
+    """Read the place of the data from a configuration."""
     data = document["data"]
     return {key: data[key] for key in ("episodes", "source", "image", "text") if key in data}

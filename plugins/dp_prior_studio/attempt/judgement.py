@@ -109,7 +109,7 @@ class Judgement:
         return self.part == "val" and len(trained) > 1 and trained[-1] > OVERFITTED * min(trained)
 
     def verdict(self) -> str:
-        """What the numbers say, in a sentence."""
+        """Sum up the numbers in a sentence."""
         if not self.scaled:
             fell = len(self.losses) > 1 and self.losses[-1][1] < self.losses[0][1]
             subject = "the loss alone"

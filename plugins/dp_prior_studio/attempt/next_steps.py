@@ -1,10 +1,10 @@
-"""What to do after an attempt: commands, each with its reason."""
+"""Next steps after an attempt: commands, each with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dp_prior.run.check import duration
+from dp_prior.files.printable import duration
 from dp_prior_studio.attempt.attempt_folder import AttemptFolder
 from dp_prior_studio.attempt.judgement import Judgement
 from dp_prior_studio.attempt.short_training import MeasuredTimes

@@ -101,7 +101,7 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
             problems = error.placed(survey.store.path)
             if stated is not None:
                 findings += refused(key, problems)
-            elif survey.store.dtype(key) in ("video", "image") and not _has_videos(survey, key):
+            elif survey.store.dtype(key) in ("video", "image") and not has_videos(survey, key):
                 gaps.append(f"{key}: first settings leave this out: {problems[0]}")
             else:
                 findings.append(left_out(key, problems[0]))
@@ -202,7 +202,7 @@ def _missing_videos(survey: Survey, key: str, is_named: bool) -> Finding | None:
     return None
 
 
-def _has_videos(survey: Survey, key: str) -> bool:
+def has_videos(survey: Survey, key: str) -> bool:
     """Whether a camera has videos that are there, or a list of them that cannot be used."""
     try:
         return any(video.path.is_file() for video in survey.store.frame_files(key, survey.chosen.recorded))

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -15,7 +16,6 @@ from dp_prior.data.errors import first_few
 from dp_prior.data.formats.choice import named, overlaps
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.data.recorded.split import USUAL_PARTS
-from dp_prior.data.recorded.weights import marks_corrections
 from dp_prior.files.json_text import readable_json
 from dp_prior_studio.inspection.alignment import alignment
 from dp_prior_studio.inspection.finding import MOST_NAMED, Finding, ranked
@@ -387,3 +387,9 @@ def _listed(signal: Signal, which: np.ndarray) -> str:
     return (
         f"{signal.name}, dimension{'s' * (len(dimensions) > 1)} {', '.join(labels)} ({len(dimensions)} of {len(which)})"
     )
+
+
+def marks_corrections(key: str) -> bool:
+    """Whether a key marks the steps at which a person acted in place of a policy, by its name: LeRobot's `intervention`
+    and `complementary_info.is_intervention`."""
+    return re.split(r"[./]", key)[-1].removeprefix("is_") == "intervention"

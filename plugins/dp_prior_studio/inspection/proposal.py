@@ -23,7 +23,7 @@ from dp_prior.data.pictures.images import ImagesConfig
 from dp_prior.data.recorded.records import WindowsConfig
 from dp_prior.data.recorded.selection import ACTION
 from dp_prior.data.recorded.split import USUAL_PARTS, SplitConfig
-from dp_prior.evaluation.open_loop import can_film
+from dp_prior.evaluation.open_loop import import_film_packages
 from dp_prior.run.config import TrainConfig
 from dp_prior_studio.inspection.depth import Distances
 from dp_prior_studio.inspection.image_survey import Gallery
@@ -370,3 +370,12 @@ def _reduced(size: tuple[int, int]) -> list[int]:
     """Height and width at which the shorter side has at most `PICTURE` pixels."""
     scale = min(1.0, PICTURE / min(size))
     return [max(1, round(length * scale)) for length in size]
+
+
+def can_film() -> bool:
+    """Whether the packages that a film needs are installed."""
+    try:
+        import_film_packages()
+    except ImportError:
+        return False
+    return True

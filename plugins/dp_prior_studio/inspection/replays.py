@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
-from dp_prior.data.recorded.whole_episodes import WholeEpisodes
 from dp_prior.run.config import TrainConfig
 from dp_prior_studio.inspection.finding import Finding
 from dp_prior_worlds.replay import ReplayConfig
+from dp_prior_worlds.whole_episodes import WholeEpisodes
 
 EPISODES = 20
 """Default number of episodes that are replayed."""
@@ -25,7 +25,7 @@ def replay_findings(config: TrainConfig, name: str, record: TrajectoriesConfig) 
     """
     for replay in _replays(config, name):
         try:
-            whole = WholeEpisodes(record.downloaded({}), replay.action, record.split.max_rows)
+            whole = WholeEpisodes(record.downloaded({}), replay.action)
             ceiling = replay.of(whole).ceiling()
         except (ConfigError, DataError) as error:
             yield Finding("note", f"not replayed: {error.source}: {'; '.join(error.problems)}", code="replay-skipped")

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from dp_prior.files.file_names import folded, is_portable
 from dp_prior.files.regular_files import read_object
 
 COMMON = re.compile(
@@ -15,6 +16,10 @@ COMMON = re.compile(
     re.IGNORECASE,
 )
 """Names that say nothing about a data set, as folders of libraries and recorders have them."""
+
+
+LONGEST = 80
+"""Most characters of a data set's name in the name of a run directory."""
 
 
 def data_name(path: Path) -> str:
@@ -32,13 +37,19 @@ def run_directory(name: str, data: dict[str, Any]) -> str:
     Args:
         data: of the configuration.
     """
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "data"
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:LONGEST] or "data"
+    present = [path.name for path in Path("runs").iterdir()] if Path("runs").is_dir() else []
+    taken = {*map(folded, present)}
     for number in count(1):
-        directory = f"runs/{plain}" if number == 1 else f"runs/{plain}_{number}"
-        stored = read_object(Path(directory) / "config.json").get("data")
-        if stored is None or _sources(stored) == _sources(data):
+        folder = plain if number == 1 else f"{plain}_{number}"
+        stored = read_object(Path("runs") / folder / "config.json").get("data")
+        if stored is not None:
+            is_free = _sources(stored) == _sources(data)
+        else:
+            is_free = folder in present or (is_portable(folder) and folded(folder) not in taken)
+        if is_free:
             break
-    return directory
+    return f"runs/{folder}"
 
 
 def _sources(data: Any) -> list[tuple[str, str]]:

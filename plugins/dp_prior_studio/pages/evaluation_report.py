@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from dp_prior.config import ConfigError, record_for
-from dp_prior.envs.fingerprint import is_fingerprint
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.action_error import MOST_DIMENSIONS
 from dp_prior.evaluation.interval import UNBOUNDED
@@ -208,3 +207,11 @@ def _newest(folder: Path, gaps: list[str]) -> list[Path]:
         bound = f"the newest are shown, at most {MOST_REPORTS} and {LARGEST_REPORTS:,} bytes"
         gaps.append(f"{MEDIA} holds {len(statuses)} reports; {bound}")
     return [path for path in statuses if path in newest]
+
+
+def is_fingerprint(value: Any) -> bool:
+    """Whether stored JSON is a fingerprint."""
+    if not isinstance(value, dict) or not isinstance(value.get("packages"), dict):
+        return False
+    texts = [*value["packages"].values(), value.get("start")]
+    return all(isinstance(text, str) for text in texts) and type(value.get("seed")) is int

@@ -74,11 +74,21 @@ class Page:
         Raises:
             OSError: the file cannot be written, or is not a page.
         """
+        check_page_place(output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        if output.exists() and not _is_page(output):
-            raise FileExistsError(f"{output} exists and is no page; name another file for the page")
         replace_file(output, self.render().encode(errors="replace"))  # file names may not be UTF-8
         return output
+
+
+def check_page_place(output: Path) -> None:
+    """Check that a page may be written to `output`; a command calls it before long work that ends with the page.
+
+    Raises:
+        FileExistsError: a file other than a page, or a folder, has this name.
+        OSError: the file cannot be read.
+    """
+    if output.exists() and not _is_page(output):
+        raise FileExistsError(f"{output} exists and is no page; name another file for the page")
 
 
 def _is_page(path: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.checkpoints.documents import CONFIG
+from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.config import ORIGINS, ConfigError
 from dp_prior.config.overrides import flat
 from dp_prior.data.errors import first_few
@@ -24,7 +25,6 @@ from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
 from dp_prior.files.temporary import is_alive
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.directory import refuse_checkpoint
 from dp_prior.run.exit_file import EXIT, RUNNING
 from dp_prior.run.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
@@ -240,3 +240,11 @@ def state_of(ending: dict[str, Any]) -> str:
     pid = ending.get("pid")
     is_dead = isinstance(pid, int) and is_alive(str(ending.get("host")), pid) is False
     return "killed" if is_dead else "running"
+
+
+def refuse_checkpoint(directory: Path) -> None:
+    """Raises FileNotFoundError if `directory` is a checkpoint or export, whose files must not change, and not a run."""
+    if (directory / MANIFEST).is_file():
+        parent = directory.resolve().parent
+        remedy = f"name its run, {parent.parent}" if parent.name == "checkpoints" else "name the run it is of"
+        raise FileNotFoundError(f"{directory} is a checkpoint, not a run; {remedy}")

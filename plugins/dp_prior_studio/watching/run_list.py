@@ -182,7 +182,7 @@ class Runs:
             return log
 
     def _read(self, place: str) -> tuple[Version | None, Summary] | None:
-        """As `one`; None if the run is gone."""
+        """Read a run like `one`; None if the run is gone."""
         with self._lock:
             reading = self._reading.setdefault(place, threading.Lock())
         with reading:

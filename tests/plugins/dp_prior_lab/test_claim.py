@@ -30,6 +30,8 @@ def test_what_differs_is_named(tmp_path):
         ({"range": [0, 2]}, ["range [0, 1]"]),
         ({"policies": {"b": {"files": 1}}}, ["b, a"]),
         ({"policies": {"b": {"files": 1}, "a": {"files": 3}}}, ["a", "files"]),
+        ({"policies": {"b": {"files": 1}, "a": {"files": 2, "env": {"type": "toy"}}}}, ["a", "env;"]),
+        ({"policies": {"b": {}, "a": {"files": 2}}}, ["b", "files;"]),
     ):
         with pytest.raises(ConfigError, match=naming(tmp_path, *parts, "--out")):
             claim(tmp_path, {**IDENTITY, **change})

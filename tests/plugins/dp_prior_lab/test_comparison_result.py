@@ -6,9 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from dp_prior_lab.comparison_result import NO_START, RESULT, VERDICT_PAGE, ComparisonResult
+from dp_prior_lab.claim import claim
+from dp_prior_lab.comparison_result import NO_START, RESULT, VERDICT_PAGE, ComparisonResult, check_verdict_place
+from dp_prior_lab.outcomes import OUTCOMES
 from dp_prior_lab.verdict import Comparison
-from tests.messages import told
+from tests.messages import naming, told
 
 
 def result(*rates, starts=60, most=60):
@@ -53,3 +55,29 @@ def test_policies_without_a_common_start_have_no_difference_in_lines_and_page(tm
     assert told(line, "one", "two") and line.endswith(NO_START) and told(means[0], "one", "1.000")
     page = list(apart.write(tmp_path / "out"))[-1].read_text()
     assert "common start" in page and not any("nan" in text for text in (*apart.lines(), page))
+
+
+def test_the_verdict_of_a_table_replaces_earlier_ones_and_no_file_of_a_user(tmp_path):
+    out, table = tmp_path / "out", tmp_path / "trials.csv"
+    check_verdict_place(out, table)
+    list(result(0.9, 0.2).write(out))
+    check_verdict_place(out, table)
+    for name, content in ((RESULT, "{}"), (RESULT, "no JSON"), (VERDICT_PAGE, "my notes")):
+        mine = tmp_path / f"mine_{len(content)}" / name
+        mine.parent.mkdir()
+        mine.write_text(content)
+        with pytest.raises(FileExistsError, match=naming(mine, "another")):
+            check_verdict_place(mine.parent, table)
+    table.touch()
+    with pytest.raises(FileExistsError, match=naming(table, "--out")):
+        check_verdict_place(table, table)
+
+
+def test_the_verdict_of_another_table_does_not_replace_that_of_a_comparison(tmp_path):
+    out = tmp_path / "compared"
+    claim(out, {"policies": {"one": {"files": 1}, "two": {"files": 2}}})
+    table = tmp_path / "trials.csv"
+    with pytest.raises(FileExistsError, match=naming(out, "comparison", table, "--out")):
+        check_verdict_place(out, table)
+    (tmp_path / "link").symlink_to(out)
+    check_verdict_place(out, tmp_path / "link" / OUTCOMES)  # its own outcomes

@@ -89,6 +89,14 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         Given(tmp_path / "text.npz", SPEC)
 
 
+def test_an_array_without_a_name_is_refused_with_the_names_to_save_it_by(tmp_path):
+    np.save(tmp_path / "given.npy", ROWS["state"])
+    with pytest.raises(
+        ConfigError, match=naming("--conditions", "given.npy", ".npy", "numpy.savez", "['state', 'label']")
+    ):
+        Given(tmp_path / "given.npy", SPEC)
+
+
 def test_a_damaged_file_is_refused_whichever_byte_it_is(tmp_path):
     path = tmp_path / "given.npz"
     np.savez_compressed(path, **ROWS)

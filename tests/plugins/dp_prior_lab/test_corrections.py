@@ -5,10 +5,9 @@ import contextlib
 import numpy as np
 import pytest
 
-from dp_prior.envs.expert import reached
 from dp_prior.envs.toy import ToyConfig
 from dp_prior_lab import corrections
-from dp_prior_lab.corrections import correct, counted
+from dp_prior_lab.corrections import correct, counted, reached
 
 RECORD, KEYS = ToyConfig(n_envs=4), ["goal", "agent_pos"]
 RIGHT = np.tile(np.array([[0.9, -0.8]], np.float32), (12, 1))  # away from the goal, and not into the disc

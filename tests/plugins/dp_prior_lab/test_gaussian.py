@@ -23,7 +23,7 @@ class Scaled(nn.Module):
         super().__init__()
         self.process, self.factor, self.offset = DiffusionProcess(DiffusionConfig(data_step=data_step)), factor, offset
 
-    def inside(self, x, cond):
+    def diffused(self, x, cond):
         return self.factor * x + self.offset
 
 

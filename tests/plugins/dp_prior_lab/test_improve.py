@@ -25,12 +25,12 @@ from dp_prior.run.changes import OtherRunError
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.ending import deliver
 from dp_prior.run.run import Run
-from dp_prior.run.stored import stored_config
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior_foreign.convert import convert
 from dp_prior_lab import corrections, improve, lost_starts
 from dp_prior_lab.improve import ROUNDS, Aim
 from dp_prior_lab.players import Player
+from dp_prior_lab.trained_configuration import stored_config
 from dp_prior_worlds.metaworld_tasks import INSTRUCTIONS
 from dp_prior_worlds.renderers.pusht import PushTRendererConfig
 from tests.extras import needs

@@ -12,7 +12,7 @@ from dp_prior.inference import plans
 from dp_prior.inference.load import load_policy
 from dp_prior.run.config import TrainConfig
 from dp_prior_lab.players import Player, score_limits
-from dp_prior_robot.export import onnx_runtime
+from dp_prior_robot.export import graph_cache, onnx_runtime
 from dp_prior_robot.export.write import write_export
 from tests.extras import needs
 from tests.messages import naming
@@ -61,6 +61,7 @@ def test_a_policy_without_rollouts_names_the_option(trained_policy, tmp_path):
         player(str(model))
 
 
+@pytest.mark.slow
 def test_policies_in_different_environments_are_not_compared(runs):
     short, long = player(runs["short"]), player(runs["long"])
     assert score_limits([short, player(runs["short"])]) == (0.0, 1.0)
@@ -125,7 +126,7 @@ def test_a_player_acts_by_the_runtime_of_agents_where_that_is_faster(runs, tmp_p
 
     monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 0)
     monkeypatch.setattr(onnx_runtime, "MEASURED_S", 0.0)
-    monkeypatch.setattr(onnx_runtime, "CACHE", tmp_path)
+    monkeypatch.setattr(graph_cache, "CACHE", tmp_path)
     monkeypatch.setattr(onnx_runtime.OnnxNetwork, "_measured", faster)
     monkeypatch.setattr(plans, "listeners", lambda event: [onnx_runtime.accelerate] if event == "runtimes" else [])
     with player(runs["short"]).playing(0) as play:

@@ -46,7 +46,7 @@ def test_texts_may_hold_commas_brackets_and_quotes(tmp_path):
     assert [trial.config.description for trial in found] == texts
 
 
-def test_directories_of_long_values_can_be_made_and_differ_by_what_is_cut(tmp_path):
+def test_directories_of_long_values_can_be_made_and_differ_by_what_is_cut(tmp_path, monkeypatch):
     values = {
         "task.backbone": {"type": "mlp", "hidden_dim": 8, "n_blocks": 1},
         "train.ema": {"ema": {"type": "power", "max_decay": 0.9, "power": 0.5}},
@@ -57,8 +57,30 @@ def test_directories_of_long_values_can_be_made_and_differ_by_what_is_cut(tmp_pa
     found, again = (trials(write(tmp_path), varied, 2) for _ in range(2))
     first, second = (Path(trial.config.tracker.data_path) for trial in found)
     assert found == again and first != second
-    assert len(first.name) == len(second.name) == len("run_") + 150 + len("_") + 12
+    assert len(first.name) == len(second.name) == len("run_") + 67 + len("_") + 12
     first.mkdir()
+    assert trials(write(tmp_path), varied, 2) == found
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "LONGEST_PLACE", sweeping.LONGEST_BEFORE)
+        longer = Path(trials(write(tmp_path), varied, 1)[0].config.tracker.data_path)
+    assert len(longer.name) == len("run_") + 150 + len("_") + 12
+    longer.mkdir()  # as an earlier version named it
+    again = trials(write(tmp_path), varied, 2)
+    assert [Path(trial.config.tracker.data_path) for trial in again] == [longer, second]
+
+
+def test_trials_whose_folders_are_one_where_case_is_ignored_are_refused_unless_both_were_made(tmp_path):
+    varied = ["description=Red,red,blue"]
+    with pytest.raises(ConfigError, match=naming("--vary", "a/b", "a_b")):
+        trials(write(tmp_path), varied, 2)
+    folders = [tmp_path / f"run_description={name}_seed=0" for name in ("Red", "red")]
+    folders[0].mkdir()
+    with pytest.raises(ConfigError, match=naming("--vary", "a/b", "a_b")):
+        trials(write(tmp_path), varied, 1)
+    folders[1].mkdir()
+    assert len(trials(write(tmp_path), varied, 1)) == 3
+    with pytest.raises(ConfigError, match=naming("--vary", "a/b", "a_b")):
+        trials(write(tmp_path), ["description=a/b,a_b"], 1)
 
 
 def test_printed_commands_are_those_runs(tmp_path):
@@ -88,6 +110,7 @@ def submitted(script: Path, task: int | str, folder: Path) -> subprocess.Complet
     (folder / "bin/srun").write_text("#!/bin/sh\npwd\nprintf '%s\\n' \"$@\"\n")
     (folder / "bin/srun").chmod(0o755)
     environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": str(task)}
+    environment |= {"SLURM_CPUS_PER_TASK": "8"}
     return subprocess.run(["bash", script], env=environment, cwd="/", capture_output=True, text=True)
 
 
@@ -102,10 +125,10 @@ def test_a_slurm_array_has_a_task_for_each_trial(tmp_path, monkeypatch):
     planned = trials(config, [varied], 2)
     text = script.read_text()
     assert "#SBATCH --array=1-4\n" in text and "#SBATCH --requeue" in text
-    assert sum(" exec srun dp-prior train " in line for line in text.splitlines()) == len(planned) == 4
+    assert sum("dp-prior train " in line for line in text.splitlines()) == len(planned) == 4
     for number, trial in enumerate(planned, 1):
-        folder, *words = submitted(script, number, tmp_path).stdout.splitlines()
-        assert folder == str(place) and words[:2] == ["dp-prior", "train"]
+        folder, processors, *words = submitted(script, number, tmp_path).stdout.splitlines()
+        assert folder == str(place) and processors == "--cpus-per-task=8" and words[:2] == ["dp-prior", "train"]
         overrides = [word.removeprefix("--set=") for word in words[3:]]
         changed = TrainConfig.from_json_path(words[2], overrides)
         assert changed.train.requeue and not trial.config.train.requeue
@@ -119,7 +142,7 @@ def test_a_slurm_array_keeps_what_the_user_sets_and_replaces_no_file(tmp_path):
     config, script = write(tmp_path), tmp_path / "array.sbatch"
     arguments = ["sweep", str(config), "--set", "train.requeue=false", "--slurm-array", str(script)]
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    words = submitted(script, 1, tmp_path).stdout.splitlines()[1:]
+    words = submitted(script, 1, tmp_path).stdout.splitlines()[2:]
     assert not TrainConfig.from_json_path(config, [word.removeprefix("--set=") for word in words[3:]]).train.requeue
     script.write_text("edited")
     assert CliRunner().invoke(main, arguments).exit_code != 0 and script.read_text() == "edited"
@@ -136,6 +159,11 @@ def test_a_slurm_array_keeps_what_the_user_sets_and_replaces_no_file(tmp_path):
         (["seed=1,2"], ("--vary", "--seeds")),
         (["train.steps=1", "train.steps=2"], ("--vary", "train.steps")),
         (["train.lr.peak=1e-3,1e-3"], ("run_peak=1e-3_seed=0",)),
+        (["train.lr.peak=1e-3,0.001"], ("--vary", "run_peak=1e-3_seed=0", "run_peak=0.001_seed=0", "once")),
+        (
+            ["train.lr.peak=1e-3", 'train.lr={"type":"cosine","peak":1},{"type":"cosine","peak":2}'],
+            ("--vary", "equal settings", "inside"),
+        ),
     ],
 )
 def test_a_wrong_grid_is_refused_before_anything_runs(tmp_path, varied, message):

@@ -86,7 +86,7 @@ class Terminal:
 
     def kill(self):
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait()
 
 
 def free_port():
@@ -158,7 +158,7 @@ def test_a_trial_that_is_killed_twice_is_the_one_that_is_not(line, tmp_path, mon
         else:
             terminal.enter(arm.answer(question))
     arm.client.close()
-    assert terminal.process.wait(30) == 0 and "trial 2 (start '1')" in kills[0] and "notes" in kills[1]
+    assert terminal.process.wait() == 0 and "trial 2 (start '1')" in kills[0] and "notes" in kills[1]
     assert events(tmp_path / "killed") == events(tmp_path / "whole")
     for name in (OUTCOMES, RESULT):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
@@ -204,7 +204,7 @@ def test_sigterm_ends_a_trial_as_ctrl_c_does(line, tmp_path):
     terminal.question()
     with PolicyClient(f"ws://127.0.0.1:{port}"):
         os.kill(terminal.process.pid, signal.SIGTERM)
-        assert terminal.process.wait(30) == 75
+        assert terminal.process.wait() == 75
     assert told(terminal.log.read_text(), "same command", str(tmp_path / "out"))
     assert events(tmp_path / "out") == []
 

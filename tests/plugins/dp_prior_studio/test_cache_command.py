@@ -65,6 +65,19 @@ def test_caches_that_no_configuration_given_uses_are_listed_and_removed_only_whe
     assert not stale.with_name(f"{stale.name}.lock").exists()
 
 
+def test_a_set_of_images_is_cached_ahead_and_its_cache_is_no_stale_one(tmp_path):
+    from tests.test_image import tiny
+
+    config = tmp_path / "images.json"
+    config.write_text(json.dumps(tiny(tmp_path)))
+    for _ in range(2):
+        done = command("cache", config)
+        assert done.exit_code == 0 and told(done.output, "frames", "cached") and "camera" not in done.output, (
+            done.output
+        )
+    assert command("cache", config, "--stale").output == "0 caches, 0.000 GB\n"
+
+
 def test_data_without_a_camera_have_nothing_to_cache(tmp_path):
     done = command("cache", write(tmp_path))
     assert done.exit_code == 0 and told(done.output, "no camera"), done.output

@@ -43,12 +43,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-SLOW = [name for name in LAYOUTS if name != "aloha"]
-
-
-@pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in LAYOUTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_becomes_a_judged_policy_and_nothing_is_written_into_it(layout, here):
     write, packages = LAYOUTS[layout]
     for package in packages:

@@ -10,8 +10,8 @@ from dp_prior.data.errors import DataError
 from dp_prior_studio.attempt.attempt import Attempt, refuse_unread
 from dp_prior_studio.attempt.short_training import measured_times
 from dp_prior_studio.inspection.inspect import inspect
-from tests.data.frames.recordings import pictures
-from tests.messages import naming, told
+from tests.data.frames.recordings import pictures, write_lerobot
+from tests.messages import naming, told, told_each
 from tests.plugins.dp_prior_studio.attempt.layouts import CAMERA, aloha, npz
 
 
@@ -48,6 +48,23 @@ def test_pictures_that_the_proposal_would_lack_are_refused_and_labels_are_not(pl
         assert not (place / "out").exists()
     np.savez(place / "labels.npz", **steps, **ends, mask=floats, latents=random.random((30, 2000)))
     refuse_unread(inspect("labels.npz"))
+
+
+@pytest.mark.parametrize("lost", ["all videos", "one of two videos"])
+def test_a_camera_without_any_video_is_left_out_and_told_and_one_that_lacks_some_is_no_such_camera(place, lost):
+    for package in ("pyarrow", "av"):
+        pytest.importorskip(package)
+    frames = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), np.uint8)
+    data = write_lerobot(place / "data/set", frames, [20, 20], "v2.1", "video")
+    videos = sorted(data.rglob("*.mp4"))
+    assert len(videos) == 2
+    for video in videos if lost == "all videos" else videos[:1]:
+        video.unlink()
+    if lost == "all videos":
+        assert told_each(refuse_unread(inspect(str(data))), "image")
+    else:
+        with pytest.raises(DataError, match=naming("image", "docs/own_data.md")):
+            refuse_unread(inspect(str(data)))
 
 
 @pytest.mark.slow

@@ -112,6 +112,7 @@ def test_several_instructions_are_a_warning_with_the_lines_that_read_them(tmp_pa
     assert not any("instructions" in text for text in notes_of(alone))
 
 
+@pytest.mark.slow
 def test_frames_upside_down_by_the_convention_of_the_file_are_told(tmp_path):
     h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
     place = LAYOUTS["libero"](tmp_path, np.random.default_rng(0)).place

@@ -46,6 +46,7 @@ def faults_of(layout, path, random):
             yield f"{key} is left out without a warning: {sorted(warnings)}"
 
 
+@pytest.mark.slow
 def test_first_settings_name_what_a_policy_may_read_of_every_layout(tmp_path):
     for package in ("h5py", "zarr", "pyarrow"):
         pytest.importorskip(package, reason=f"NOT CHECKED: {package} is not installed")

@@ -38,3 +38,17 @@ def test_a_run_on_other_data_keeps_its_directory(tmp_path, monkeypatch):
     other = {"episodes": {"type": "lerobot", "path": "/other/cube/lerobot"}}
     assert run_directory("cube/lerobot", other) == "runs/cube_lerobot_2"
     assert run_directory("..", {}) == "runs/data"
+
+
+def test_the_directory_is_one_that_every_disk_accepts_and_keeps_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {"episodes": {"type": "npz", "path": "/data/a.npz"}}
+    assert run_directory("con", data) == "runs/con_2" and run_directory("NUL", data) == "runs/NUL_2"
+    assert run_directory("x" * 255, data) == f"runs/{'x' * 80}"
+    for name in ("Cube", "cloth", "Cloth", "con"):  # as on a disk of Linux
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text(json.dumps({"data": {"path": f"/other/{name}"}}))
+    assert run_directory("cube", data) == "runs/cube_2"
+    assert run_directory("CLOTH", data) == "runs/CLOTH_2"
+    assert run_directory("con", {"path": "/other/con"}) == "runs/con"
+    assert run_directory("Cloth", {"path": "/other/Cloth"}) == "runs/Cloth"

@@ -172,7 +172,7 @@ def proposal_of(path, *overrides):
 
 
 @pytest.mark.parametrize(("task", "width", "learned"), [("square", 7, 10), ("transport", 14, 20)])
-@pytest.mark.parametrize("key", ["actions", "actions_abs"])
+@pytest.mark.parametrize("key", [pytest.param("actions", marks=pytest.mark.slow), "actions_abs"])
 def test_poses_of_every_arm_are_learned_as_6d_and_played_as_poses(task, width, learned, key, installed, tmp_path):
     path = write_robomimic(tmp_path / "low_dim_v15.hdf5", task, poses=key)
     config, findings = proposal_of(path, *([] if key == "actions" else [f"data.action.key={key}"]))
@@ -239,6 +239,7 @@ def test_a_file_of_a_later_robosuite_is_not_tested_by_an_earlier_one(
     assert any(told(text, "PickPlaceCan", "1.5", version, "docs/robosuite.md") for text in findings) == is_told
 
 
+@pytest.mark.slow
 def test_demonstrations_of_many_operators_beside_are_a_mixture(installed, tmp_path):
     files = {}
     for number, kind in enumerate(("ph", "mh")):

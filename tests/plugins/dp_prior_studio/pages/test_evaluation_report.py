@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dp_prior_studio.pages import evaluation_report as module
-from dp_prior_studio.pages.evaluation_report import chunks_of, frames_of, read_reports
+from dp_prior_studio.pages.evaluation_report import chunks_of, frames_of, is_fingerprint, read_reports
 from tests.messages import told
 
 EPISODE = {"seed": 0, "score": 0.5, "success": True, "steps": 9}
@@ -67,3 +67,11 @@ def test_frames_of_cameras_are_those_of_the_first_report_or_a_gap(tmp_path):
         np.save(path, wrong)
         assert not frames_of(reports, gaps := [])
         assert told("\n".join(gaps), f"media/{path.name}", f"{wrong.dtype} {wrong.shape}")
+
+
+def test_other_json_is_no_fingerprint():
+    sound = {"packages": {"a": "1"}, "seed": 1, "start": "a"}
+    assert is_fingerprint(sound)
+    for change in ({"packages": {"a": 1}}, {"packages": []}, {"seed": "1"}, {"seed": True}, {"start": None}):
+        assert not is_fingerprint({**sound, **change})
+    assert not any(map(is_fingerprint, (None, [], {}, "a")))

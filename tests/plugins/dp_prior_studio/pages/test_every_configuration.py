@@ -33,6 +33,7 @@ NEEDS = {
     "libero": "h5py",
     "robomimic": "h5py",
     "image": "diffusers",
+    "three_bodies": "metaworld gym_aloha robosuite",
 }  # beginnings of names -> packages
 
 pytestmark = [
@@ -57,7 +58,15 @@ def succeeded(result):
 def place(tmp_path_factory):
     """A directory with everything that the configurations name, small."""
     root = tmp_path_factory.mktemp("everything")
-    for folder in ("demonstrations", "data/clip", "data/cifar10", "runs/metaworld", "runs/aloha", "runs/robosuite"):
+    for folder in (
+        "demonstrations",
+        "data/clip",
+        "data/cifar10",
+        "runs/metaworld",
+        "runs/aloha",
+        "runs/robosuite",
+        "runs/bodies",
+    ):
         (root / folder).mkdir(parents=True)
     with np.load(ROOT / "demonstrations/pusht.npz") as found:
         ends = found["episode_ends"][:10]
@@ -72,19 +81,21 @@ def place(tmp_path_factory):
     texts = ["reach the goal", "push the puck to the goal"]
     scenes = np.zeros((300, SCENE), np.float32)
     for tasks in ("MT10", "MT50"):
-        told = instruction_rows("task", [0, 1] * 5, [30] * 10, texts)
-        np.savez(root / f"runs/metaworld/{tasks}.npz", **moves, **told, scene=scenes)
-    seen = states[:, :23].copy()
-    for begin in (3, 10, 17):
-        seen[:, begin : begin + 4] = (0.0, 0.0, 0.0, 1.0)  # a quaternion
-    poses = {"state": seen, "action": np.tanh(states[:, :7]), "executed": np.tanh(states[:, :7])}
-    for name in ("can", "square_300"):
-        np.savez(root / f"runs/robosuite/{name}.npz", **poses, seed=np.arange(10), episode_ends=lengths)
+        words = instruction_rows("task", [0, 1] * 5, [30] * 10, texts)
+        np.savez(root / f"runs/metaworld/{tasks}.npz", **moves, **words, scene=scenes)
+    np.savez(root / "runs/bodies/metaworld.npz", **moves, **words)
+    arm = {"action": np.tanh(states[:, :7]), "executed": np.tanh(states[:, :7]), "seed": np.arange(10)}
+    for name, size, quaternions in (("can", 23, (3, 10, 17)), ("square_300", 23, (3, 10, 17)), ("lift", 19, (3, 13))):
+        poses = states[:, :size].copy()
+        for begin in quaternions:
+            poses[:, begin : begin + 4] = (0.0, 0.0, 0.0, 1.0)
+        folder = "bodies" if name == "lift" else "robosuite"
+        np.savez(root / f"runs/{folder}/{name}.npz", state=poses, **arm, episode_ends=lengths)
     for task, size in (("transfer_cube", 33), ("insertion", 49)):
         arms = np.tanh(rng.normal(size=(300, size))).astype(np.float32)
         joints = {"state": arms, "action": arms[:, :14], "executed": arms[:, :14]}
-        for name in (task, f"{task}_50"):
-            np.savez(root / f"runs/aloha/{name}.npz", **joints, seed=np.arange(10), episode_ends=lengths)
+        for name in (f"aloha/{task}", f"aloha/{task}_50", f"bodies/{task}"):
+            np.savez(root / f"runs/{name}.npz", **joints, seed=np.arange(10), episode_ends=lengths)
     pixels, labels = sets.images(400, (32, 32))
     sets.write_folder(root / "data/cifar_train", pixels, labels, "prefix")
     for name in ("train", "test"):
@@ -155,6 +166,8 @@ def prepare(name, config):
     if name.startswith("metaworld_mt"):
         texts = ("--key", "instruction", "--out", f"runs/metaworld/{name.split('_')[1].upper()}_texts")
         run("embed", "--model", "hashed", "--config_file", config, *texts)
+    if name == "three_bodies":
+        run("embed", "--model", "hashed", "--config_file", config, "--key", "instruction", "--out", "runs/bodies/texts")
     if name == "pusht_human_aligned" and not Path("data/pusht_aligned.npz").exists():
         run("convert", "data/pusht_cchi_v7_replay.zarr", "data/pusht_human.npz", "--to", "npz", "--leave-out", "img")
         run(
@@ -184,9 +197,10 @@ def assert_stands_alone(page):
     [pytest.param(path, id=path.stem, marks=[pytest.mark.long] * (path.stem == "cifar10_small")) for path in CONFIGS],
 )
 def test_data_and_run_of_the_configuration_have_pages(path, place, monkeypatch):
-    for beginning, package in NEEDS.items():
+    for beginning, packages in NEEDS.items():
         if path.stem.startswith(beginning) or path.parent.name == beginning:
-            pytest.importorskip(package, reason=f"NOT CHECKED: {package} is not installed")
+            for package in packages.split():
+                pytest.importorskip(package, reason=f"NOT CHECKED: {package} is not installed")
     monkeypatch.chdir(place)
     config = place / path.name
     config.write_text(json.dumps(found := cut_down(path)))

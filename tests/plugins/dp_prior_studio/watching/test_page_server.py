@@ -35,7 +35,7 @@ class Site:
     def get(self, path, method="GET", *, searched=True, **headers):
         """Status, headers and body."""
         self.runs._next_search = 0 if searched else math.inf
-        connection = http.client.HTTPConnection(*self.server.server_address, timeout=20)
+        connection = http.client.HTTPConnection(*self.server.server_address, timeout=200)
         with contextlib.closing(connection):
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
@@ -156,7 +156,7 @@ def test_requests_that_wait_share_a_page_even_if_files_change_meanwhile(site, ro
             for client in clients:
                 client.start()
             for _ in range(1 + len(clients)):  # the request that draws waited, too
-                assert waiting.acquire(timeout=20)
+                assert waiting.acquire(timeout=200)
         events.write_text(f"{len(made)}\n" * (1 + len(made)))
         made.append(1)
         return original(*arguments)
@@ -178,7 +178,7 @@ def test_requests_that_wait_share_a_page_even_if_files_change_meanwhile(site, ro
     monkeypatch.setattr(module, "run_page", slow)
     site.text("/files/group/one/report.html")
     for client in clients:
-        client.join(20)
+        client.join()
     assert len(made) == 2
 
 
@@ -277,20 +277,20 @@ def test_a_run_that_takes_long_to_draw_keeps_no_other_page(site, root, monkeypat
     def slow(story, output):
         if story.directory.name == "slow":
             drawing.set()
-            assert go_on.wait(20)
+            assert go_on.wait(200)
         return original(story, output)
 
     monkeypatch.setattr(module, "run_page", slow)
     client = threading.Thread(target=site.text, args=("/files/slow/report.html",))
     client.start()
-    assert drawing.wait(20)
+    assert drawing.wait(200)
     assert site.text("/files/group/one/report.html") == known and "slow" in site.text("/")
     monkeypatch.setattr(module, "LONGEST_WAIT_S", 0.05)
     (root / "group" / "one" / "exit.json").write_text("{}")
     status, _, body = site.get("/files/group/one/report.html")
     assert status == 503 and b"other pages took 0.05 s to draw" in body
     go_on.set()
-    client.join(20)
+    client.join()
 
 
 @pytest.mark.promise("K9")
