@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_silent = logging.getLogger(f"{__name__}.websockets")
+_silent.setLevel(logging.CRITICAL)  # its thread logs a traceback for a line that is down; `_persist` tells of the line
+
 FINAL = (1002, 1003, 1007, 1008, 1009)
 """Codes of a closed connection that would close again: the request breaks the protocol or is too large."""
 
@@ -216,9 +219,16 @@ class PolicyClient(ChunkBroker):
         from websockets.sync.client import connect
 
         headers = {"Authorization": f"Api-Key {self._token}"} if self._token else None
-        limits: dict[str, Any] = {"max_size": LARGEST_ANSWER, "open_timeout": self._timeout_s, "close_timeout": 1}
+        options: dict[str, Any] = {
+            "additional_headers": headers,
+            "compression": None,
+            "max_size": LARGEST_ANSWER,
+            "open_timeout": self._timeout_s,
+            "close_timeout": 1,
+            "logger": _silent,
+        }
         with contextlib.ExitStack() as opening:
-            socket = opening.enter_context(connect(self.url, additional_headers=headers, compression=None, **limits))
+            socket = opening.enter_context(connect(self.url, **options))
             self._check_server(socket.recv(timeout=self._timeout_s))
             self._socket, self._open = socket, opening.pop_all()
 

@@ -8,22 +8,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from dp_prior.files.left_behind import work_left_behind
 from tests.forks import start
 from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
-from tests.quick_pictures import quicken, really_drawn
+from tests.quick_disk import quicken_disk
 
 __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
 
-torch.set_num_threads(1)  # the workers share the cores
-
-pytest_plugins = ["tests.compiled", "tests.examples", "tests.order", "tests.trained", "tests.within"]
+pytest_plugins = [
+    *("tests.collected", "tests.compiled", "tests.examples", "tests.order"),
+    *("tests.own_threads", "tests.trained", "tests.within"),
+]
 
 # What collection makes lasts to the end: it is hardly looked through for garbage meanwhile, and not at all later.
 gc.set_threshold(200_000, 50, 50)
+
+
+def pytest_collection() -> None:
+    """The workers share the cores; their controller collects nothing and imports no torch before they start."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:
@@ -53,22 +60,40 @@ rank, world_size = accelerator.process_index, accelerator.num_processes
 @pytest.fixture(scope="session", autouse=True)
 def quick_pictures() -> None:
     """Runs and pages of this process draw nothing but their frames; `drawn` draws all."""
+    from tests.quick_pictures import quicken
+
     quicken()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk() -> None:
+    """No test waits for the disk, on which those of other workers wait meanwhile."""
+    quicken_disk()
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    """Work that a test leaves behind ends with it, before it can speak or ask a server in the midst of another test."""
+def nothing_is_left_behind(own_threads: Callable[[str], list[str]]) -> Iterator[None]:
+    """Work that a test leaves behind ends with it, before it can speak or ask a server in the midst of another test.
+
+    A client of websockets that is not closed pings its server from two threads, and logs what comes of it.
+    """
+
+    def threads_at_work() -> list[str]:
+        clients = [name for name in own_threads("") if name.endswith(("(recv_events)", "(keepalive)"))]
+        return clients + [thread.name for thread in work_left_behind()]
+
     yield
     end = time.monotonic() + 20
-    while (threads := work_left_behind()) and time.monotonic() < end:
+    while (names := threads_at_work()) and time.monotonic() < end:
         time.sleep(0.01)  # not a join, since another thread may be about to start one of them
-    assert not threads, "work goes on that this test left behind"
+    assert not names, "threads go on that this test left behind; close its clients"
 
 
 @pytest.fixture
 def drawn() -> Iterator[None]:
     """Curves, charts and pictures of rollouts of this test are those of users."""
+    from tests.quick_pictures import really_drawn
+
     with really_drawn():
         yield
 

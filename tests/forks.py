@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).parent.parent
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(["tests.preloaded"])
@@ -69,6 +67,8 @@ class Fork:
 
 
 def _run(command: list[str], output: Path, errors: Path, cwd: Path, environment: dict[str, str]) -> None:
+    import torch  # preloaded; the controller of workers has no use for it
+
     if "HF_ENDPOINT" in environment:
         assert "huggingface_hub" not in sys.modules, "it reads the address of the Hub when it is imported"
     os.environ.clear()

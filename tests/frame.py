@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
 import json
 import subprocess
 import sys
 import tempfile
-import tokenize
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,10 +32,6 @@ EMPTY_NAMES = {
 SHORT_FILE = 30
 """A file of fewer code lines is short."""
 
-_NO_CODE = (
-    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
-    tokenize.ENDMARKER,
-)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SMALL_JOB = (  # the main job on a budget of a few steps, with all that ./demo evaluates, films and reports
     *("train.samples=512", "data.global_batch_size=64", "evaluate.1.n_samples=16"),
@@ -60,14 +54,21 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Every part of a file's syntax, the module first."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+@functools.cache
 def code_lines(path: Path) -> int:
     """Lines with code: without blank lines, comments and docstrings."""
-    source = path.read_text(encoding="utf-8")
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in _NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(source)):
+    rows = enumerate(map(str.strip, path.read_text(encoding="utf-8").splitlines()), start=1)
+    lines = {number for number, row in rows if row and not row.startswith("#")}
+    texts = [node for node in nodes_of(path) if isinstance(node, (ast.Constant, ast.JoinedStr))]
+    for node in texts:
+        if node.end_lineno > node.lineno:  # a text of several lines, some of which may look like comments
+            lines.update(range(node.lineno, node.end_lineno + 1))
+    for node in nodes_of(path):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.difference_update(range(node.lineno, node.end_lineno + 1))
     return len(lines)
@@ -110,20 +111,16 @@ def lines_of(paths: Iterable[Path]) -> int:
 
 
 @functools.cache
-def trees() -> dict[Path, ast.Module]:
-    """The syntax tree of every file of dp_prior and of the packages beside it."""
-    return {
-        path: ast.parse(path.read_text(encoding="utf-8"))
-        for folder in (PACKAGE, *BESIDE)
-        for path in sorted(folder.rglob("*.py"))
-    }
+def files() -> list[Path]:
+    """Every file of dp_prior and of the packages beside it."""
+    return [path for folder in (PACKAGE, *BESIDE) for path in sorted(folder.rglob("*.py"))]
 
 
 def names() -> Counter[str]:
     """How often each name of a variable or an argument is bound in the package."""
     counts: Counter[str] = Counter()
-    for tree in trees().values():
-        for node in ast.walk(tree):
+    for path in files():
+        for node in nodes_of(path):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 counts[node.id] += 1
             elif isinstance(node, ast.arg):
@@ -140,8 +137,8 @@ def share_of_empty_names() -> float:
 def nested_comprehensions() -> int:
     """Comprehensions with several loops or with another comprehension inside."""
     count = 0
-    for tree in trees().values():
-        for node in ast.walk(tree):
+    for path in files():
+        for node in nodes_of(path):
             if isinstance(node, _COMPREHENSIONS):
                 inner = [part for part in ast.walk(node) if isinstance(part, _COMPREHENSIONS)]
                 count += len(node.generators) > 1 or len(inner) > 1
@@ -180,7 +177,7 @@ def names_at_the_top() -> list[str]:
 
 
 def main() -> None:
-    paths = list(trees())
+    paths = files()
     core = [path for path in paths if path.is_relative_to(PACKAGE)]
     total = lines_of(paths)
     with tempfile.TemporaryDirectory() as folder:

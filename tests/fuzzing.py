@@ -79,9 +79,9 @@ def lerobot(version: str, place: Path) -> Callable[[], object]:
 def pictures(place: Path) -> Callable[[], object]:
     from PIL import Image
 
-    from dp_prior.data.frames.picture_frames import read_rgb
     from dp_prior.data.pictures.decode import decode_image
     from dp_prior.tensors.pixels.picture_files import FORMATS
+    from dp_prior_foreign.embed import read_rgb
 
     pixels = np.random.default_rng(0).integers(0, 256, (12, 10, 3), np.uint8)
     for format in FORMATS:

@@ -49,7 +49,7 @@ def prose(text: str) -> str | None:
 
 
 def _whole(text: str) -> str:
-    """A regex for the text where it is no piece of a longer word, number or dotted name."""
+    """A regex for the text where it is no piece of a longer word, number or dotted name; quotes are of either kind."""
     before = r"(?<![\w.-])" if re.match(r"\w", text) else ""
     after = r"(?![.-]?\w|,\d)" if re.search(r"\w\Z", text) else ""
-    return before + re.escape(text) + after
+    return before + re.sub("['\"]", "['\"]", re.escape(text)) + after

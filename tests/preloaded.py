@@ -17,9 +17,11 @@ import dp_prior.job.slurm  # noqa: F401
 import dp_prior.run.check  # noqa: F401
 import dp_prior.run.run  # noqa: F401
 from dp_prior.run.config import TrainConfig
+from tests.quick_disk import quicken_disk
 from tests.quick_pictures import quicken
 from tests.tiny import tiny
 
 with tempfile.TemporaryDirectory() as place:
     TrainConfig.from_json(json.dumps(tiny(Path(place))))  # the first check of a record builds its validator
 quicken()
+quicken_disk()

@@ -354,18 +354,19 @@ def change_bag(place: Path, draws: np.random.Generator) -> tuple[Path, str]:
     import yaml
 
     (file,) = place.rglob("metadata.yaml")
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     document = yaml.safe_load(file.read_text())
     if draws.integers(3) == 0:
         lines = [f"a0: &a0 {['{}', '[]', '{x: 1}', 'x'][draws.integers(4)]}"]
         for number in range(1, int(draws.integers(2, 12))):
             repeats = ", ".join([f"*a{number - 1}"] * 10)
             lines.append(f"a{number}: &a{number} " + (f"{{<<: [{repeats}]}}" if draws.integers(2) else f"[{repeats}]"))
-        file.write_text("\n".join([*lines, yaml.safe_dump(document)]))
+        file.write_text("\n".join([*lines, yaml.dump(document, Dumper=dumper)]))
         return file, "aliases"
     change = change_document(document, draws)
     try:
-        file.write_text(yaml.safe_dump(document))
-    except (RecursionError, yaml.YAMLError, OverflowError):
+        file.write_text(yaml.dump(document, Dumper=dumper))
+    except (RecursionError, yaml.YAMLError, OverflowError, UnicodeEncodeError):
         file.write_text(json.dumps(document))  # JSON is YAML
     return file, change
 

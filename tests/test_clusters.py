@@ -21,7 +21,7 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.exit_file import LOST, STOPPED
+from dp_prior.run.exit_file import BAD_CONFIG, LOST, STOPPED
 from tests.messages import told
 from tests.tiny import write
 
@@ -84,15 +84,15 @@ def test_scripts_are_bash(path):
 
 def test_slurm_starts_an_agent_on_each_machine_that_requeues(tmp_path, stand_in):
     config = write(tmp_path)
-    slurm = {"SLURM_JOB_NODELIST": "a[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
+    slurm = {"SLURM_JOB_NODELIST": "a[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "32"}
     environment = stand_in("srun", **slurm)
     stand_in("scontrol", body="printf 'a1\\na2\\n'")
     script = CLUSTERS / "slurm.sbatch"
     done = bash(script, config, "--set", "train.max_runtime=1h", environment=environment, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    program, *words = done.stdout.splitlines()
+    program, processors, *words = done.stdout.splitlines()
     settings, changed = launched(words, config)
-    assert program == "srun"
+    assert program == "srun" and processors == "--cpus-per-task=32"
     assert (settings.nnodes, settings.nproc_per_node, settings.rdzv_endpoint) == ("2", "gpu", "a1:29500")
     assert settings.rdzv_backend == "c10d" and settings.rdzv_id == "7"
     assert changed.train.requeue and changed.train.max_runtime
@@ -122,10 +122,34 @@ def test_skypilot_recovers_a_run_by_the_code_of_its_exit_file(tmp_path, stand_in
     settings, changed = launched(done.stdout.splitlines(), config)
     assert done.returncode == 0 and settings.nproc_per_node == "4"
     assert resumes_from_the_hub(changed) and changed.tracker.data_path == task["envs"]["RUN"]
-    (tmp_path / "runs/mine").mkdir(parents=True)
-    (tmp_path / "runs/mine/exit.json").write_text(json.dumps({"reason": "stopped", "code": STOPPED}))
-    stand_in("torchrun", body="exit 1")
-    assert bash("-c", task["run"], environment=environment, folder=tmp_path).returncode == STOPPED
+
+
+@pytest.mark.parametrize(
+    ("before", "written", "code"),
+    [
+        pytest.param(None, None, 1, id="no configuration"),
+        pytest.param(0, None, 1, id="a finished run refuses a start"),
+        pytest.param(STOPPED, None, 1, id="a stopped run whose next start cannot begin"),
+        pytest.param(None, STOPPED, STOPPED, id="stopped"),
+        pytest.param(STOPPED, STOPPED, STOPPED, id="stopped again"),
+        pytest.param(STOPPED, LOST, LOST, id="lost a rank"),
+        pytest.param(STOPPED, BAD_CONFIG, BAD_CONFIG, id="refused after a stop"),
+        pytest.param(None, "null", 1, id="killed"),
+        pytest.param(None, 0, 0, id="finished, and torchrun fails at its end"),
+    ],
+)
+def test_skypilot_takes_the_code_of_this_start_alone(before, written, code, tmp_path, stand_in):
+    """The code decides whether the run is recovered: one of an earlier start would recover it without end."""
+    task = yaml.safe_load((CLUSTERS / "skypilot.yaml").read_text())
+    run = tmp_path / "runs/mine"
+    if before is not None:
+        run.mkdir(parents=True)
+        (run / "exit.json").write_text(json.dumps({"code": before, "started": "yesterday"}))
+    body = "exit 1" if written is None else f"mkdir -p {run}; echo '{{\"code\": {written}}}' > {run}/exit.json; exit 1"
+    environment = stand_in("torchrun", body=body, SKYPILOT_NUM_GPUS_PER_NODE="4", **task["envs"])
+    environment["PATH"] = f"{environment['PATH']}:{Path(sys.executable).parent}"
+    done = bash("-c", task["run"], environment=environment, folder=tmp_path)
+    assert done.returncode == code and not done.stderr
 
 
 def test_dstack_goes_on_after_an_interruption(tmp_path, stand_in):
@@ -141,6 +165,33 @@ def test_dstack_goes_on_after_an_interruption(tmp_path, stand_in):
     )
     assert settings.nproc_per_node == "2" and resumes_from_the_hub(changed)
     assert "HF_TOKEN" in task["env"], "a name alone is taken from the user's environment, never written into a file"
+
+
+def shell_of(name):
+    """The shell part of a file that starts a training, the program that it starts, and its variables."""
+    if name == "slurm.sbatch":
+        slurm = {"SLURM_JOB_NODELIST": "a1", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"}
+        return (CLUSTERS / name).read_text(), "srun", slurm
+    if name == "dstack.yaml":
+        [command] = yaml.safe_load((CLUSTERS / name).read_text())["commands"]
+        return (
+            command,
+            "torchrun",
+            {"DSTACK_GPUS_PER_NODE": "1", "CONFIG": "mine.json", "RUN": "run", "REPO": "me/mine"},
+        )
+    inside = (CLUSTERS / name).read_text().partition("bash -c '")[2].rstrip().removesuffix("'")
+    return inside, "dp-prior", {"CONFIG": "{}", "REPO": "me/mine"}
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "dstack.yaml", "hf_jobs.sh"])
+@pytest.mark.parametrize("code", [0, 1, BAD_CONFIG, STOPPED, LOST])
+def test_the_other_files_end_with_the_code_of_what_they_start(name, code, tmp_path, stand_in):
+    text, program, variables = shell_of(name)
+    environment = stand_in(program, body=f"exit {code}", **variables)
+    stand_in("scontrol", body="echo a1")
+    inside = text.replace("/tmp/config.json", str(tmp_path / "config.json"))
+    done = bash("-c", inside, "bash", "mine.json", environment=environment, folder=tmp_path)
+    assert done.returncode == code and not done.stderr
 
 
 def test_a_job_of_hugging_face_is_taken_by_its_own_parser_and_trains(tmp_path, stand_in):

@@ -87,8 +87,10 @@ def test_absent_data_are_a_short_line_and_how_to_get_them_for_every_shipped_conf
         config = TrainConfig.from_json_path(path)
         with pytest.raises(MissingError) as found:
             config.open_data()
-        _, problem, advice = str(found.value).split("\n")
-        if len(problem) > 200 or not told(advice, "get", "the data") or len(advice) > 400:
+        _, *problems, advice = str(found.value).split("\n")
+        if len(problems) != len(config.data.recorded_sets() or [config.data]):
+            faults.append(f"{path.stem}: {len(problems)} problems")
+        if max(map(len, problems)) > 200 or not told(advice, "get", "the data") or len(advice) > 400:
             faults.append(f"{path.stem}: {found.value}")
     assert_none(faults)
 

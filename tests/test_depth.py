@@ -162,7 +162,7 @@ def test_depth_that_nothing_measured_is_told(tmp_path):
     record = recorded(tmp_path)
     arrays = dict(np.load(tmp_path / "d.npz"))
     np.savez(tmp_path / "d.npz", **{**arrays, "depth": np.zeros_like(MILLIMETRES)})
-    (line,) = data_of(record).doubts()
+    (line,) = data_of(record).mixture_warnings()
     assert told(line, "depth.front_depth", f"{min(DEPTHS_LOOKED_AT, len(MILLIMETRES))} frames", "recording")
 
 

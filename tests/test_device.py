@@ -22,6 +22,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.job.ranks import Ranks
 from dp_prior.run.config import TrainConfig
 from dp_prior.tasks.distilled import DistilledPolicy
+from dp_prior.tensors import metrics
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tasks.test_distilled import distilled
@@ -31,12 +32,14 @@ from tests.tiny import tiny
 from tests.tiny_camera import ENCODER, camera_run
 
 ELSEWHERE = torch.device("meta")
+WIDE = (torch.float64, torch.complex128)
 FEW = {"task__diffusion__schedule__steps": 4}  # a bound visits each timestep, and operations on this device are slow
 aten = torch.ops.aten
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses operations over two devices and copies between them. If it may wait, copies pass; what is read is 0."""
+    """Refuses operations over two devices and copies between them, and float64 there, which Apple's MPS lacks.
+    If it may wait, copies pass; what is read is 0."""
 
     def __init__(self, may_wait: bool = False):
         super().__init__()
@@ -55,7 +58,11 @@ class OneDevice(TorchDispatchMode):
                 return torch.zeros((), dtype=tensors[0].dtype).item()
             if function is aten._to_copy.default and kwargs.get("device", ELSEWHERE) != ELSEWHERE:
                 return torch.zeros(tensors[0].shape, dtype=kwargs.get("dtype") or tensors[0].dtype)
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.device == ELSEWHERE and leaf.dtype in WIDE:
+                raise AssertionError(f"{function} makes {leaf.dtype} on the device")
+        return result
 
 
 class NothingSent(TorchFunctionMode):
@@ -93,6 +100,7 @@ def _no_autocast_there(monkeypatch):
     import torch._dynamo  # noqa: F401  (it keeps the functions that it finds when it is first imported)
 
     is_enabled, autocast = torch.is_autocast_enabled, torch.autocast
+    monkeypatch.setattr(metrics, "WITHOUT_FLOAT64", {"meta"})
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device="cpu": device != "meta" and is_enabled(device))
     monkeypatch.setattr(
         torch,
@@ -117,6 +125,9 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
     parts = SimpleNamespace(**{name: _moved(getattr(data, name)) for name in ("train", "val", "test")})
     parts.spec, parts.recorded_at = data.spec, data.recorded_at
     loader = _loader(parts.train)
+    columns = getattr(parts.train, "columns", {}).values()
+    stored = [*model.parameters(), *model.buffers(), *(getattr(column, "values", None) for column in columns)]
+    assert not [tensor for tensor in stored if getattr(tensor, "dtype", None) in WIDE], "Apple's MPS has no float64"
     nowhere = SimpleNamespace(log=None, log_images=lambda images, progress: None, log_work=lambda done: None)
     trainer = PolicyTrainer(
         model,

@@ -36,12 +36,34 @@ def project(tmp_path):
     return place
 
 
-def source(project):
-    """Source the script as ./demo does."""
-    command = ["bash", "-c", 'set -euo pipefail; source "$0" plots,video; echo "$VIRTUAL_ENV"']
+def source(project, further="true"):
+    """Source the script as ./demo does, then run a further command."""
+    command = ["bash", "-c", f'set -euo pipefail; source "$0" plots,video; echo "$VIRTUAL_ENV"; {further}']
     environment = os.environ | {"PYTHON": sys.executable}
     given = {"cwd": project, "env": environment, "capture_output": True, "text": True, "timeout": 60}
     return subprocess.run([*command, str(ROOT / "scripts/environment.sh")], **given)
+
+
+@pytest.mark.parametrize("stamp", [None, "of other requirements"])
+def test_an_environment_behind_a_link_is_used_with_the_code_of_the_clone_and_left_as_it_is(project, stamp, tmp_path):
+    elsewhere = tmp_path / "an environment elsewhere"
+    (project / ".venv").rename(elsewhere)
+    (project / ".venv").symlink_to(elsewhere)
+    if stamp:
+        (elsewhere / "ready-for-plots-video").write_text(stamp)
+    before = sorted(path.relative_to(elsewhere) for path in elsewhere.rglob("*"))
+    done = source(project, 'echo "$PYTHONPATH"')
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{project}/.venv\n{project}:{project}/plugins")
+    assert str(elsewhere) in done.stderr and "rm '" in done.stderr
+    calls = (elsewhere / "bin/calls").read_text()
+    assert "pip" not in calls and "venv" not in calls
+    assert sorted(path.relative_to(elsewhere) for path in elsewhere.rglob("*")) == sorted([*before, Path("bin/calls")])
+    for fault in ("is_old", None):
+        (elsewhere / "bin/is_old").touch() if fault else elsewhere.rename(tmp_path / "gone")
+        done = source(project)
+        assert done.returncode == 1 and str(elsewhere) in done.stderr and "rm '" in done.stderr
+        assert (project / ".venv").is_symlink() and elsewhere.exists() == (fault is not None)
 
 
 @pytest.mark.parametrize("has_pip", [True, False])

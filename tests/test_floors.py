@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dp_prior
+from tests import frame
 from tests.faults import assert_none
 from tests.tiny import write
 
@@ -54,7 +55,6 @@ COMMANDS = tuple(
 
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
-    "dp_prior_command": ["__main__.py"],
     "accelerate": ["job/accelerator.py", "job/ranks.py"],
     "click": [
         "cli/",
@@ -116,7 +116,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
-    "psutil": ["job/launcher.py"],  # ancestors, on every system
+    "psutil": ["job/launcher.py", "dp_prior_foreign/launching.py"],  # ancestors, on every system
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "dp_prior_studio/pages/page.py"],
@@ -137,7 +137,10 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "dp_prior_robot/serving/inbox.py",
         "dp_prior_robot/serving/policy_server.py",
     ],
-    "onnx": [f"dp_prior_robot/export/{name}.py" for name in ("graph_files", "opsets", "unrolled")],
+    "onnx": [
+        f"dp_prior_robot/export/{name}.py"
+        for name in ("conditioning", "graph_files", "opsets", "unet_graph", "unrolled")
+    ],
     "onnxscript": ["dp_prior_robot/export/graph_files.py"],
     "onnxruntime": ["dp_prior_robot/export/"],
 }
@@ -149,9 +152,7 @@ NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importl
 METADATA = {  # of installed packages: their records, and a version; only the command line names a module
     ("importlib", "__init__.py"),  # of a fixed table of our own
     ("importlib", "cli/command.py"),
-    ("importlib", "cli/installed.py"),
-    ("importlib", "config/late.py"),  # of places in our own code
-    ("importlib", "files/entry_points.py"),  # of entry points in the metadata of installed packages
+    ("importlib", "files/entry_points.py"),  # of places in our own code, and in the metadata of installed packages
     ("importlib.metadata", "files/entry_points.py"),
     ("importlib.machinery", "files/entry_points.py"),  # finds the metadata on each entry of the path
     ("importlib.metadata", "config/origins.py"),
@@ -176,17 +177,12 @@ NAMELESS = {"utils", "util", "common", "base", "helper", "helpers", "manager", "
 
 def nodes_of(file: str | Path) -> list[ast.AST]:
     """Of a file of the package, or of a path; the first one is the module."""
-    return _nodes_of(path_of(file))
+    return frame.nodes_of(path_of(file))
 
 
 def path_of(file: str | Path) -> Path:
     name, _, rest = str(file).partition("/")
     return FOLDERS[name] / rest if name in FOLDERS else PACKAGE / file
-
-
-@functools.cache
-def _nodes_of(path: Path) -> list[ast.AST]:
-    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
 
 
 def floor_of(part: str) -> int:

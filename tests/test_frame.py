@@ -60,12 +60,12 @@ def test_no_more_names_say_nothing():
 
 
 def test_statements_are_no_denser():
-    lines = frame.lines_of(frame.trees())
+    lines = frame.lines_of(frame.files())
     assert 1000 * frame.nested_comprehensions() / lines <= NESTED, "write one loop after another"
 
 
 def test_the_trainer_stays_small_and_shows_few_names():
-    paths = [path for path in frame.trees() if path.is_relative_to(frame.PACKAGE)]
+    paths = [path for path in frame.files() if path.is_relative_to(frame.PACKAGE)]
     assert frame.lines_of(paths) <= CORE_LINES, "what is not the trainer goes into a package under plugins/"
     assert len(frame.names_at_the_top()) <= TOP_NAMES
     assert frame.commands() <= COMMANDS

@@ -22,8 +22,9 @@ from dp_prior.places.worker import Worker
 from tests.cli.invoked import command
 from tests.hub_server import TOKEN
 from tests.messages import naming, told
-from tests.run.test_push import SAVER
+from tests.plugins.dp_prior_lab.test_push import SAVER
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 SLOW = pytest.mark.slow
@@ -248,13 +249,13 @@ def test_a_killed_trainer_leaves_no_worker(tmp_path, hub, process):
         [sys.executable, "train_policy.py", "--config_file", str(config)], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     try:
-        _until(lambda: hub.count("preupload") > 0)
+        until(lambda: hub.count("preupload") > 0)
         workers = _children(process.pid)
         assert workers
     finally:
         process.kill()
         process.wait()
-    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
 
 
 def _children(pid):
@@ -268,13 +269,6 @@ def _children(pid):
         if int(parent) == pid and b"dp_prior.places" in arguments:
             found.append(int(path.parent.name))
     return found
-
-
-def _until(condition, limit_s=60):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.promise("K6")

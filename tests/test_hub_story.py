@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from dp_prior_worlds.demonstrations import write_demonstrations
 from tests.hub_server import TOKEN
 from tests.places.parcels import assert_whole
 from tests.tracking.test_wandb import history
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs" / "policy" / "pusht_state.json"
@@ -90,7 +90,7 @@ def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, 
 
     training = start(small(tmp_path / "first", data, 100_000))  # it is killed long before
     try:
-        _until(lambda: "me/pusht" in hub.repos and "latest.json" in hub.files("me/pusht"), 600)
+        until(lambda: "me/pusht" in hub.repos and "latest.json" in hub.files("me/pusht"))
     finally:
         kill(training)
     files = hub.files("me/pusht")
@@ -142,10 +142,3 @@ def _check_loggers(run: Path, expected: list[tuple[int, float]]) -> None:
     with contextlib.closing(sqlite3.connect(run.parent / "mlflow.db")) as store:
         rows = store.execute("SELECT step, value FROM metrics WHERE key = 'train/loss' ORDER BY step").fetchall()
     assert rows == expected
-
-
-def _until(condition, limit_s):
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -86,6 +86,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         "training/test_tuned_parts.py::test_every_part_moves_as_in_a_network_trained_with_its_settings_alone",
     ),
     "PolicyConfig.shared_encoders": "tasks/test_policy_config.py::test_two_cameras_share_one_encoder",
+    "LocalUNet1DConfig": "networks/backbones/test_unet1d.py::test_every_field_changes_the_network",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",

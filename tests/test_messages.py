@@ -106,7 +106,7 @@ def _items(node: ast.expr) -> list[ast.expr]:
 
 
 def _is_call(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _is_quoted(compared: list[ast.expr]) -> bool:
@@ -158,12 +158,34 @@ def test_what_quotes_a_sentence_is_found():
     assert found == [1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 11, 12]
 
 
+def unasserted(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every question to a message whose answer is dropped; inside `raises` the error is the answer."""
+    if "import told" not in source and ", told" not in source:
+        return
+    nodes = [*ast.walk(ast.parse(source))]
+    imports = [node for node in nodes if getattr(node, "module", "") == "tests.messages"]
+    asking = {"told", "told_each"} & {name.name for node in imports for name in node.names}
+    withs = [node for node in nodes if isinstance(node, ast.With) and "raises" in ast.unparse(node.items[0])]
+    raising = {statement for node in withs for statement in node.body}
+    statements = [node for node in nodes if isinstance(node, ast.Expr) and node not in raising]
+    for statement in statements:
+        if any(_is_call(statement.value, name) for name in asking):
+            yield statement.lineno, ast.unparse(statement)
+
+
+def test_an_answer_that_is_dropped_is_found():
+    lines = ["from tests.messages import told", "told(a, 1)", "assert told(a, 1)", "with raises(A): told(a, 'b c')"]
+    assert list(unasserted("\n".join(lines))) == [(2, "told(a, 1)")]
+    assert not list(unasserted("def told(a): pass\ntold(1)"))
+
+
 def test_no_test_quotes_the_sentence_of_an_error_or_of_printed_output():
     faults = []
     for path in sorted(Path(__file__).parent.rglob("*.py")):
-        found = quoted(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
         faults += [
             f"{path}:{line}: {text}: ask for its parts, by naming(...), told(...) or told_each(...)"
-            for line, text in found
+            for line, text in quoted(source)
         ]
+        faults += [f"{path}:{line}: {text}: assert it" for line, text in unasserted(source)]
     assert_none(faults)

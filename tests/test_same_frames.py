@@ -23,10 +23,11 @@ from tests.data.frames.recordings import (
     write_zarr,
 )
 from tests.data.frames.sources import gathered
+from tests.extras import needs
 from tests.tiny_camera import camera_run
 
-for package in ("av", "h5py", "PIL", "pyarrow", "zarr"):
-    pytest.importorskip(package, reason=f"NOT CHECKED: {package} is not installed")
+for package, extra in {"av": "video", "h5py": "hdf5", "PIL": "image", "pyarrow": "lerobot", "zarr": "zarr"}.items():
+    needs(package, extra)
 
 LENGTHS = [12, 9, 15]
 SIZE = (48, 64)

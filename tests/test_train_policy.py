@@ -22,8 +22,8 @@ def watching(name, *arguments, **keywords):
     return original(name, *arguments, **keywords)
 builtins.__import__ = watching
 if sys.argv[1] == "train":
-    import dp_prior_command
-    dp_prior_command.main()
+    from dp_prior.__main__ import main
+    main()
 else:
     runpy.run_path("train_policy.py", run_name="__main__")
 """

@@ -36,7 +36,7 @@ QUOTES = {  # what makes the command print a message -> parts of what the page q
     'data.obs.img={"key": "img"}': ("uint8", "picture"),
     "data.episodes.path=nan.npz": ("'state'", "nan"),
     "data.batch_size=4096": ("batch_size", 4096),
-    "data.global_batch_size=64; train.accumulation=2": ("global_batch_size is 64", "accumulation 2"),
+    "data.global_batch_size=64; train.accumulation=2": ("data.global_batch_size", 64, "accumulation", 2),
     "train.samples=160": ("checkpoint", "--resume auto"),
 }
 

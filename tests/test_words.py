@@ -1,9 +1,7 @@
 """Docstrings and comments say the noun: at most one "it", "that", "those", "what", "one" alone in a sentence."""
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +21,14 @@ BARE = re.compile(
 """A pronoun without its noun. `that` is a pronoun only where no clause can follow."""
 _CODE = re.compile(r"`[^`]*`|\"[^\"]*\"")
 _BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*] |[\w*]+(?:, [\w*]+)*:\s))")  # paragraphs, items, arguments
+_TEXT_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|'  # in which a # begins no comment
+    r"'''(?:\\.|[^\\])*?'''|"
+    r'"(?:\\.|[^"\\\n])*"|'
+    r"'(?:\\.|[^'\\\n])*'|"
+    r"#[^\n]*",
+    re.DOTALL,
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -39,10 +45,12 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """Line and text of every comment; consecutive lines of comments are one text."""
     blocks: list[tuple[int, list[str]]] = []
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            text, line = token.string.lstrip("# "), token.start[0]
-            if blocks and token.line.lstrip().startswith("#") and line == blocks[-1][0] + len(blocks[-1][1]):
+    line, last = 1, 0
+    for token in _TEXT_OR_COMMENT.finditer(source):
+        line, last = line + source.count("\n", last, token.start()), token.start()
+        if token[0].startswith("#"):
+            text, before = token[0].lstrip("# "), source[source.rfind("\n", 0, last) + 1 : last]
+            if blocks and not before.strip() and line == blocks[-1][0] + len(blocks[-1][1]):
                 blocks[-1][1].append(text)
             else:
                 blocks.append((line, [text]))

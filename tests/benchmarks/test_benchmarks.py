@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from benchmarks import measure, report
 from benchmarks.measure import Case, Options, Timing, compare, per_second
@@ -114,6 +115,35 @@ def test_a_section_is_replaced_and_the_others_stay(tmp_path):
     assert text.count("## ") == 2 and "`python -m benchmarks --section B`" in text and "- a step: small" in text
     assert "|  | ours | 3 | 3 .. 3 | ms | 1.33 |" in text and "|  | ours | 2 | 2 .. 2 | ms | 2.00 |" in text
     assert "|  | ours | 1 |" not in text and "values" not in page.with_suffix(".json").read_text()
+
+
+def test_what_an_interrupted_call_has_measured_is_shown_at_once_and_read_by_the_next(tmp_path, monkeypatch):
+    from benchmarks.__main__ import main
+    from benchmarks.subjects import limits
+
+    measured, about = [], {"processor": "one", "threads": 1, "torch": "2", "fp32_gflops": 1, "bf16_gflops": 2}
+    monkeypatch.setattr(report, "machine", lambda: about | {"copy_gb_per_s": 3.5, "heap_kept": True})
+
+    def part(name, ms):
+        def measure():
+            measured.append(name)
+            if measured == ["UNet", "DiT"]:
+                raise KeyboardInterrupt
+            return [Case(name, "ms", {"limit": Timing([1.0]), "dp_prior": Timing([ms])}, note="small")]
+
+        return measure
+
+    monkeypatch.setattr(limits, "parts", lambda options: {"UNet": part("UNet", 4.5), "DiT": part("DiT", 8.0)})
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    output = tmp_path / "new" / "results.json"
+    first, second = (CliRunner().invoke(main, ["limits", "--output", str(output)]) for _ in range(2))
+    assert first.exit_code and "4.5" in first.output and "UNet: small" in first.output
+    assert second.exit_code == 0 and measured == ["UNet", "DiT", "DiT"]
+    cases = json.loads(output.read_text())["subjects"]["limits"]
+    medians = {case["name"]: case["variants"]["dp_prior"]["median"] for case in cases}
+    assert medians == {"UNet": 4.5, "DiT": 8.0} and [*output.parent.iterdir()] == [output]
+    assert CliRunner().invoke(main, ["limits", "--output", str(output)]).exit_code == 0
+    assert measured[3:] == ["UNet", "DiT"]  # a finished call is no part of another one
 
 
 def test_shares_of_work_are_those_of_its_operators(monkeypatch):

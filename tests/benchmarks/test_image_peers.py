@@ -11,9 +11,9 @@ from benchmarks import image_peers, images
 from benchmarks.subjects import image_folder
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.networks.backbones.unet2d import rename_published
 from dp_prior.tasks.image import PixelRange
 from dp_prior.tensors.randomness import Randomness
+from dp_prior_foreign.importers.improved_diffusion import rename_published
 from tests.extras import needs
 
 needs("diffusers", "image")

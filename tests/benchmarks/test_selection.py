@@ -24,7 +24,7 @@ class Gaussian:
 
     process = DiffusionProcess(DiffusionConfig())
 
-    def inside(self, x, cond):
+    def diffused(self, x, cond):
         return x
 
     def denoiser(self, cond):

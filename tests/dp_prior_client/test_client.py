@@ -1,5 +1,7 @@
 """The client gives the actions of `Agent` in one process, and keeps doing so when the line drops."""
 
+import contextlib
+import functools
 import itertools
 import logging
 import signal
@@ -356,11 +358,11 @@ def test_a_server_that_is_gone_is_told_before_it_is_back_and_so_is_its_return(ca
     assert told(before, f"ws://127.0.0.1:{server.port}", "0.0 s") and told(after, "again") and robot.trouble is None
 
 
-def test_a_server_that_does_not_read_ends_no_robot_in_a_send_without_end(caplog, monkeypatch):
-    """A frame of a camera does not fit into the buffers of the line; websockets itself would wait for hours."""
+@contextlib.contextmanager
+def greeting(**policy):
+    """The port of a server that greets as a policy's does, and from then on neither reads nor answers."""
     from websockets.server import ServerProtocol
 
-    monkeypatch.setattr(attempts, "TELL_S", 0.05)
     is_done = threading.Event()
 
     def greet(listener):
@@ -369,7 +371,7 @@ def test_a_server_that_does_not_read_ends_no_robot_in_a_send_without_end(caplog,
         while not (events := protocol.events_received()):
             protocol.receive_data(line.recv(65536))
         protocol.send_response(protocol.accept(events[0]))
-        protocol.send_binary(pack(metadata(Fake(camera=CAMERA), "policy", "client", None)))
+        protocol.send_binary(pack(metadata(Fake(**policy), "policy", "client", None)))
         line.sendall(b"".join(protocol.data_to_send()))
         is_done.wait(60)
         line.close()
@@ -378,13 +380,30 @@ def test_a_server_that_does_not_read_ends_no_robot_in_a_send_without_end(caplog,
         thread = threading.Thread(target=greet, args=(listener,))
         thread.start()
         try:
-            robot = PolicyClient(port=listener.getsockname()[1], timeout_s=0.2, patience_s=0)
-            with pytest.raises(ConnectionError, match=naming("127.0.0.1")):
-                robot.act(observations(1, camera=(2000, 3000))[0])
-            assert told(caplog.messages[0], "127.0.0.1", "0.05 s")
+            yield listener.getsockname()[1]
         finally:
             is_done.set()
             thread.join()
+
+
+def test_a_server_that_does_not_read_ends_no_robot_in_a_send_without_end(caplog, monkeypatch):
+    """A frame of a camera does not fit into the buffers of the line; websockets itself would wait for hours."""
+    monkeypatch.setattr(attempts, "TELL_S", 0.05)
+    with greeting(camera=CAMERA) as port, PolicyClient(port=port, timeout_s=0.2, patience_s=0) as robot:
+        with pytest.raises(ConnectionError, match=naming("127.0.0.1")):
+            robot.act(observations(1, camera=(2000, 3000))[0])
+        assert told(caplog.messages[0], "127.0.0.1", "0.05 s")
+
+
+def test_a_line_that_goes_down_between_requests_shows_no_traceback(caplog, monkeypatch):
+    import websockets.sync.client as module
+
+    monkeypatch.setattr(module, "connect", functools.partial(module.connect, ping_interval=0.01, ping_timeout=0.01))
+    with greeting() as port, PolicyClient(port=port, timeout_s=0.2, patience_s=0) as robot:
+        robot._socket.keepalive_thread.join(30)  # until it has seen that nobody answers
+        with pytest.raises(ConnectionError, match=naming("127.0.0.1")):
+            robot.act(observations(1)[0])
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.parametrize(

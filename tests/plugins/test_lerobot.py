@@ -97,7 +97,8 @@ class Programs:
             metadata.parent.mkdir(parents=True)
             metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
         (place / "driver.py").write_text(DRIVER)
-        path = os.pathsep.join(map(str, (HERE.parents[1], ROOT / "src", HERE, place / "installed")))
+        packages = (HERE.parents[1], HERE.parents[1] / "plugins", ROOT / "src", HERE, place / "installed")
+        path = os.pathsep.join(map(str, packages))
         home = {"HF_HOME": str(place / "home"), "HOME": str(place / "home"), "HF_HUB_OFFLINE": "1"}
         self.environment = os.environ | home | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy"}
 

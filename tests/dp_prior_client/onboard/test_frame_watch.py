@@ -73,11 +73,12 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("scenes", [2, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_reported_once_an_episode_in_its_own_words(fault, caplog):
-    """Of 10 scenes; a change that is no fault is not: noise, and light that is a fifth weaker or of another colour."""
+def test_a_fault_is_reported_once_an_episode_in_its_own_words(fault, scenes, caplog):
+    """A change that is no fault is not reported: noise, and light that is a fifth weaker or of another colour."""
     change, words = FAULTS[fault]
-    for seed in range(10):
+    for seed in range(scenes):
         frames, other = recording(seed), recording(seed + 100)
         guard = watch(front=scene(*frames), other=scene(*other))
         for frame in (frames[0] // 5 * 4, np.clip(frames[0] + np.array([12, 0, -12]), 0, 255).astype(np.uint8)):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.tensors import rotations
+from dp_prior.tensors.rotations import FORMS
+from dp_prior.tensors.six_d import to_6d
 from dp_prior_client.onboard import slerp as one_at_a_time
 from dp_prior_client.onboard.rotation_check import WIDTHS
 from dp_prior_client.onboard.slerp import to_quaternion
@@ -41,9 +42,9 @@ def test_every_form_and_back_is_the_same_rotation_as_in_torch():
     ours = drawn(200)
     for form in WIDTHS:
         written = each("from_quaternion")(ours, form)
-        assert written.shape[-1] == rotations.FORMS[form]
+        assert written.shape[-1] == FORMS[form]
         six = torch.from_numpy(scipy_of(ours).as_matrix()[..., :2].swapaxes(-1, -2).reshape(-1, 6).copy())
-        by_torch = rotations.to_6d(torch.from_numpy(written), form)
+        by_torch = to_6d(torch.from_numpy(written), form)
         torch.testing.assert_close(by_torch, six, atol=1e-7, rtol=0)
         again = each("to_quaternion")(written, form)
         np.testing.assert_allclose(np.abs((again * ours).sum(-1)), 1, atol=1e-9)
