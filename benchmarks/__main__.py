@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.measure import Options
+from benchmarks.measure import Case, Options
+from benchmarks.results_file import ResultsFile
 from benchmarks.subjects import SUBJECTS
 
 
@@ -49,18 +50,36 @@ def main(
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
-    results = {}
-    for name in subjects or SUBJECTS:
-        console.print(f"measuring {name} ...", style="dim")
-        results[name] = importlib.import_module(f"benchmarks.subjects.{name}").run(options)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    measured_before = output.with_suffix(".unfinished.jsonl")
+    settings = {"quick": quick, "repeats": repeats, "threads": threads, "widths": widths}
+    store = ResultsFile(measured_before, **settings, image_batch=image_batch, unet2d_batch=unet2d_batch)
+    results = {name: _measured(name, options, store, console) for name in subjects or SUBJECTS}
     about = report.machine()
     report.show(results, about, console)
     measured = report.document(results, about, shlex.join(sys.argv[1:]))
-    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(measured, indent=1) + "\n")
+    measured_before.unlink()
     if section is not None:
         report.keep(section, measured)
     console.print(f"written to {output}")
+
+
+def _measured(name: str, options: Options, store: ResultsFile, console: Console) -> list[Case]:
+    """The cases of a subject; those that an interrupted call has measured are read."""
+    subject, cases = importlib.import_module(f"benchmarks.subjects.{name}"), []
+    parts = subject.parts(options) if hasattr(subject, "parts") else {"": lambda: subject.run(options)}
+    for part, measure in parts.items():
+        title = f"{name}: {part}" if part else name
+        if title in store.results:
+            console.print(f"{title} was measured by a call that has not ended", style="dim")
+        else:
+            console.print(f"measuring {title} ...", style="dim")
+            store.store(title, list(map(report.case_record, measure())))
+            if len(parts) > 1:
+                report.show_cases(list(map(report.case_of, store.results[title])), console)
+        cases += map(report.case_of, store.results[title])
+    return cases
 
 
 if __name__ == "__main__":

@@ -21,3 +21,11 @@ def products(flops: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
             product(a, b)
 
     return work
+
+
+def one_product(flops: int, dtype: torch.dtype = torch.float32) -> Callable[[], object]:
+    """As much arithmetic in one product: rows times a square matrix that a cache holds; at least one row."""
+    side = SIDE if flops >= 2 * SIDE**3 else 256
+    a = torch.randn(max(1, round(flops / (2 * side**2))), side, dtype=dtype)
+    b = torch.randn(side, side, dtype=dtype)
+    return torch.no_grad()(lambda: product(a, b))

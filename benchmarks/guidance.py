@@ -15,8 +15,8 @@ from torch import Tensor
 from dp_prior import load_image
 from dp_prior.evaluation.image_quality import kernel_distance, nearest
 from dp_prior.places.reference import resolve
-from dp_prior.run.stored import read_stored
 from dp_prior.tensors.randomness import Randomness
+from dp_prior_robot.stored_task import read_stored
 
 SCALES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 

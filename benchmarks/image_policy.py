@@ -27,11 +27,22 @@ SPEC = Spec(
     x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "camera": (2, 96, 96, 3)}, kinds={"camera": "image"}
 )  # fmt: skip
 STATE_SPEC = Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "keypoint": (2, 9, 2)})
+SPECS = {
+    "pusht_state": Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (1, 2), "state": (1, 5)}),
+    "pusht_image": Spec(
+        x_shape=(16, 2), cond_shapes={"agent_pos": (1, 2), "camera": (1, 96, 96, 3)}, kinds={"camera": "image"}
+    ),
+}
+"""Shapes of the data of recipes of this repository."""
 
 
-def record(widths: tuple[int, ...], overrides: tuple[str, ...] = (), name: str = "pusht_image_paper") -> TrainConfig:
-    """A recipe of `configs/policy` with a UNet of these widths."""
-    return TrainConfig.from_json_path(RECIPES / f"{name}.json", (f"task.backbone.down_dims={list(widths)}", *overrides))
+def record(
+    widths: tuple[int, ...] | None = None, overrides: tuple[str, ...] = (), name: str = "pusht_image_paper"
+) -> TrainConfig:
+    """A recipe of `configs/policy` with a UNet of these widths; None for the recipe's own."""
+    if widths is not None:
+        overrides = (f"task.backbone.down_dims={list(widths)}", *overrides)
+    return TrainConfig.from_json_path(RECIPES / f"{name}.json", overrides)
 
 
 def policy(config: TrainConfig, spec: Spec = SPEC) -> DiffusionPolicy:

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Case, compare, cpu_seconds
+from benchmarks.measure import Case, Timing, compare, cpu_seconds
 from dp_prior.networks.kernels.products import product
 
 PAGE = Path("docs/benchmarks.md")
@@ -62,22 +62,26 @@ def processor() -> str:
 def show(results: dict[str, list[Case]], about: dict[str, Any], console: Console) -> None:
     """Medians with quartiles, and how many times better each variant is than the first of its case."""
     console.print(_summary(about))
+    show_cases([*itertools.chain(*results.values())], console)
+
+
+def show_cases(cases: Sequence[Case], console: Console) -> None:
+    """A table of cases, and their notes."""
     table = Table("what", "variant", "median", "quartiles", "unit", "times better")
-    for cases in results.values():
-        for case in cases:
-            for index, (name, timing) in enumerate(case.variants.items()):
-                low, high = timing.quartiles
-                table.add_row(
-                    case.name if index == 0 else "",
-                    name,
-                    _number(timing.median),
-                    f"{_number(low)} .. {_number(high)}",
-                    case.unit,
-                    f"{case.ratio(name):.2f}" if index else "",
-                )
-            table.add_section()
+    for case in cases:
+        for index, (name, timing) in enumerate(case.variants.items()):
+            low, high = timing.quartiles
+            table.add_row(
+                case.name if index == 0 else "",
+                name,
+                _number(timing.median),
+                f"{_number(low)} .. {_number(high)}",
+                case.unit,
+                f"{case.ratio(name):.2f}" if index else "",
+            )
+        table.add_section()
     console.print(table)
-    for case in itertools.chain(*results.values()):
+    for case in cases:
         if case.note:
             console.print(f"{case.name}: {case.note}", style="dim")
 
@@ -89,11 +93,12 @@ def document(results: dict[str, list[Case]], about: dict[str, Any], command: str
         command: the arguments of the call that measured it.
     """
 
-    subjects = {subject: list(map(_case, cases)) for subject, cases in results.items()}
+    subjects = {subject: list(map(case_record, cases)) for subject, cases in results.items()}
     return {"command": command, "machine": about, "subjects": subjects}
 
 
-def _case(case: Case) -> dict[str, Any]:
+def case_record(case: Case) -> dict[str, Any]:
+    """A case as JSON keeps it."""
     variants = {}
     for name, timing in case.variants.items():
         variants[name] = {"median": timing.median, "quartiles": timing.quartiles, "values": timing.values}
@@ -105,6 +110,12 @@ def _case(case: Case) -> dict[str, Any]:
         "variants": variants,
         "times_better": {name: case.ratio(name) for name in list(case.variants)[1:]},
     }
+
+
+def case_of(record: Mapping[str, Any]) -> Case:
+    """The case of a record with single repeats."""
+    variants = {name: Timing(timing["values"]) for name, timing in record["variants"].items()}
+    return Case(record["name"], record["unit"], variants, record["more_is_better"], record["note"])
 
 
 def keep(section: str, measured: dict[str, Any], page: Path = PAGE) -> None:

@@ -1,5 +1,5 @@
-"""`python -m benchmarks.results`: write the tables of docs/results.md, comparing.md and metaworld.md from
-docs/results.json.
+"""`python -m benchmarks.results`: write the tables of docs/results.md, comparing.md, metaworld.md, data.md and
+libero.md from docs/results.json.
 
 The JSON has a record for each row: what was measured, with its interval, seeds, samples, machine and command. A table
 shows some of these as columns; `shared` holds what all its rows have in common.
@@ -12,7 +12,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGES = Path("docs/results.md"), Path("docs/comparing.md"), Path("docs/metaworld.md")
+PAGES = (
+    Path("docs/results.md"),
+    Path("docs/comparing.md"),
+    Path("docs/metaworld.md"),
+    Path("docs/data.md"),
+    Path("docs/libero.md"),
+)
 RECORDS = Path("docs/results.json")
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -35,10 +35,14 @@ class ResultsFile:
             raise click.ClickException(f"{path} {problem}")
 
     def note(self, name: str, result: Any) -> None:
+        """Store a result durably, and print it."""
+        self.store(name, result)
+        click.echo(f"{name}: {json.dumps(result)}")
+
+    def store(self, name: str, result: Any) -> None:
         """Store a result durably."""
         self.results[name] = result
         self._append(name, result)
-        click.echo(f"{name}: {json.dumps(result)}")
 
     def _append(self, name: str, result: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:

@@ -6,23 +6,26 @@ import functools
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from benchmarks.baseline import Training, UNet
 from benchmarks.measure import Options
 from dp_prior.data.formats.npz import NpzStoreConfig
 from dp_prior.data.recorded.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior.data.samples.loader import Loader
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
+from dp_prior.networks.backbones.backbone_record import BackboneRecord
 from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.training_config import TrainingConfig
+
+if TYPE_CHECKING:
+    from benchmarks.baseline import Training, UNet
 
 HORIZON, N_OBS_STEPS, N_ACTION_STEPS = 16, 2, 8
 STATE_DIM, ACTION_DIM = 5, 2
@@ -64,13 +67,13 @@ def loader(options: Options) -> Loader:
     return Loader(trajectories().train, batch_size=options.batch_size, accumulation=1, seed=0, rank=0, world_size=1)
 
 
-def policy(options: Options) -> DiffusionPolicy:
-    """Our policy, fitted to the data."""
+def policy(options: Options, backbone: BackboneRecord | None = None) -> DiffusionPolicy:
+    """Our policy, fitted to the data. Args: backbone: None for the paper's UNet."""
     config = PolicyConfig(
         horizon=HORIZON,
         n_obs_steps=N_OBS_STEPS,
         n_action_steps=N_ACTION_STEPS,
-        backbone=UNet1DConfig(down_dims=options.widths),
+        backbone=backbone or UNet1DConfig(down_dims=options.widths),
     )
     torch.manual_seed(0)
     fitted = config.create(trajectories().spec)
@@ -98,6 +101,8 @@ def trainer(options: Options, precision: str = "fp32", **train: Any) -> PolicyTr
 
 def baseline(options: Options, precision: str = "fp32") -> Training:
     """The baseline's training state."""
+    from benchmarks.baseline import Training  # with diffusers, which takes seconds to import
+
     torch.manual_seed(0)
     return Training(ACTION_DIM, COND_DIM, options.widths, precision)
 

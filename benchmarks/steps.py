@@ -2,36 +2,40 @@
 
     python -m benchmarks.steps ours --precision bf16 --compile reduce-overhead --device cuda
 
-prints one line of JSON: milliseconds of each step, the kernels that a step asks for (on a CPU the operators of torch)
-and the peak memory in MB. `--compile auto` is the default of `train.compile` where much training is left, and that of
-an agent; on a CPU it is rehearsed with a backend that compiles nothing. `acting` draws a chunk in ten steps of DDIM for
-every row.
+prints one line of JSON: milliseconds of each step, the kernels that a step asks for (on a CPU the operators of torch),
+the peak memory in MB, and the choice of "auto". `--compile auto` is the default of `train.compile` where much training
+is left, and that of an agent; on a CPU it is rehearsed with a backend that compiles nothing. `acting` draws a chunk in
+ten steps of DDIM for every row.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import logging
+import math
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import click
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import memory
+from benchmarks import bounded, memory
 
 Step = Callable[[], Any]
+Choice = Callable[[], str]
+"""Describes what "auto" has chosen; an empty string for another mode."""
 
 RECIPES = {"image": "pusht_image_paper", "fast": "pusht_image_gpu", "state": "pusht_state_paper"}
 
 
-def ours(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str) -> Step:
+def ours(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str) -> tuple[Step, Choice]:
     """Our trainer's whole step of a recipe: metrics and moving average included."""
     from benchmarks import image_policy
 
@@ -39,23 +43,29 @@ def ours(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, co
     spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
     trainer = image_policy.trainer(image_policy.record(widths, settings, RECIPES[kind]), spec)
     batch = image_policy.batch(batch_size, trainer.device, spec)
+    choice = ""
     if compile_mode == "auto":
-        from dp_prior.run.compile_choice import choose
+        from dp_prior.run import compile_choice
 
         if trainer.device.type == "cpu":
-            _rehearse_the_compiler()
+            _rehearse_the_compiler(compile_choice)
+        compile_choice.WORTH_S = 0.0  # as if much training were left
         trainer.loader.global_batch = lambda samples_seen: [batch]
-        print(f"train.compile auto: {choose(trainer)}", file=sys.stderr)
-    return lambda: trainer.step([batch])
+        choice = compile_choice.choose(trainer)
+    return lambda: trainer.step([batch]), lambda: choice
 
 
-def _rehearse_the_compiler() -> None:
-    """Trace and run torch's own kernels instead of compiling."""
-    compile_function = torch.compile
+def _rehearse_the_compiler(module: ModuleType) -> None:
+    """Trace and run torch's own kernels instead of compiling, and let the module measure them as faster: its clock
+    counts, and slows down."""
+    compile_function, readings = torch.compile, itertools.count(1)
     torch.compile = lambda function, options, dynamic: compile_function(function, backend="aot_eager")
+    module.now = lambda device: math.log(next(readings))
 
 
-def acting(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:
+def acting(
+    kind: str, widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str
+) -> tuple[Step, Choice]:
     """A chunk for every row of a batch, drawn in ten steps of DDIM as an agent draws it."""
     from benchmarks import image_policy
     from dp_prior.diffusion.sampler import DDIM
@@ -72,9 +82,14 @@ def acting(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, 
         logging.basicConfig(level=logging.INFO, format="%(message)s")  # on stderr
         if device == "cpu":
             plans.COMPILED = {"cpu"}
-            _rehearse_the_compiler()
+            _rehearse_the_compiler(compiled_network)
     agent = plans.Plans(policy, sampler=sampler)
-    return lambda: agent.draw(batch.cond, batch.ids, 0, None, 0, None)
+
+    def choice() -> str:
+        """Of the policy's region, which compiles in the first step."""
+        return "" if policy.region is None else policy.region.reason or "compiled"
+
+    return lambda: agent.draw(batch.cond, batch.ids, 0, None, 0, None), choice
 
 
 def lerobot(widths: tuple[int, ...], batch_size: int, precision: str, compile_mode: str, device: str) -> Step:
@@ -122,18 +137,30 @@ def _as_compiled(loss: Callable[[], torch.Tensor], mode: str) -> Callable[[], to
     return loss if mode == "off" else torch.compile(loss, mode=mode)
 
 
-def _kernels(step: Step, device: str) -> int:
-    """Kernels that a step asks the GPU for, those inside of CUDA graphs included; on a CPU operators of torch."""
+def _kernels(step: Step, device: str) -> int | None:
+    """Kernels that a step asks the GPU for, those inside of CUDA graphs included; on a CPU operators of torch. None
+    where the profiler fails."""
     from torch.profiler import ProfilerActivity, profile
 
     is_gpu = device == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_gpu]) as profiler:
-        step()
-        if is_gpu:
-            torch.cuda.synchronize()
-    if is_gpu:
-        return sum(event.device_type is torch.autograd.DeviceType.CUDA for event in profiler.events())
-    return sum(event.name.startswith("aten::") for event in profiler.events())
+    try:
+        with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * is_gpu]) as profiler:
+            step()
+            if is_gpu:
+                torch.cuda.synchronize()
+    except RuntimeError as error:  # the times are measured already
+        print(f"the kernels could not be counted: {error}", file=sys.stderr)
+        return None
+    return _asked_of(torch.autograd.DeviceType.CUDA if is_gpu else torch.autograd.DeviceType.CPU, profiler.events())
+
+
+def _asked_of(device_type: Any, events: Iterable[Any]) -> int:
+    """Count the kernels, or on a CPU the operators, among profiled events. Types of devices are equal, not the same
+    object; a GPU also has events for ranges of the program, such as a step of the optimizer."""
+    asked = [event for event in events if event.device_type == device_type]
+    if device_type == torch.autograd.DeviceType.CPU:
+        return sum(event.name.startswith("aten::") for event in asked)
+    return sum(not getattr(event, "is_user_annotation", False) for event in asked)
 
 
 def _plain_step(
@@ -195,16 +222,26 @@ def main(
     steps: int,
     warm_up: int,
 ) -> None:
+    from dp_prior.job.launcher import end_with_parent
+
     os.environ["ACCELERATE_USE_CPU"] = str(device == "cpu").lower()
-    channels = tuple(map(int, widths.split(",")))
-    if variant == "ours":
-        step = ours(kind, channels, batch_size, precision, compile_mode)
-    elif variant == "products":
-        step = products(kind, channels, batch_size, precision, device)
-    else:
-        peer = {"lerobot": lerobot, "stanford": stanford}.get(variant)
-        arguments = (channels, batch_size, precision, compile_mode, device)
-        step = acting(kind, *arguments) if peer is None else peer(*arguments)
+    channels, choice = tuple(map(int, widths.split(","))), lambda: ""
+    arguments = (channels, batch_size, precision, compile_mode)
+    with end_with_parent(lambda: None, 0.0, os.getppid()):
+        if variant == "ours":
+            step, choice = ours(kind, *arguments)
+        elif variant == "acting":
+            step, choice = acting(kind, *arguments, device)
+        elif variant == "products":
+            step = products(kind, channels, batch_size, precision, device)
+        else:
+            step = {"lerobot": lerobot, "stanford": stanford}[variant](*arguments, device)
+        result = _timed(step, device, steps, warm_up) | {"choice": choice(), "kernels": _kernels(step, device)}
+        print(json.dumps(result), flush=True)
+
+
+def _timed(step: Step, device: str, steps: int, warm_up: int) -> dict[str, Any]:
+    """Milliseconds of each step after the first ones, and the peak memory."""
     settle = torch.cuda.synchronize if device == "cuda" else lambda: None
     begun = time.perf_counter()
     for _ in range(warm_up):
@@ -218,21 +255,22 @@ def main(
         settle()
         times.append(1e3 * (time.perf_counter() - start))
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else memory.peak()
-    result = {"ms": times, "peak_mb": peak / 1e6, "warm_up_s": first_s}
-    print(json.dumps(result | {"kernels": _kernels(step, device)}))
+    return {"ms": times, "peak_mb": peak / 1e6, "warm_up_s": first_s}
 
 
 def measure(arguments: Sequence[str], timeout_s: float = 600.0) -> dict[str, Any]:
     """Measure in a separate process, and read its result.
 
     Raises:
-        RuntimeError: the process failed; with the last lines of its output.
+        RuntimeError: the process failed or printed no result; with the last lines of its output.
+        subprocess.TimeoutExpired: it was stopped, with all that it started.
     """
     command = [sys.executable, "-m", "benchmarks.steps", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    done = bounded.run(command, timeout_s)
+    results = [line for line in done.stdout.splitlines() if line.startswith('{"ms"')]  # libraries print lines too
+    if done.returncode or not results:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(results[-1])
 
 
 if __name__ == "__main__":

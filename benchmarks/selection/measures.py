@@ -131,7 +131,7 @@ def flow_bits(policy: Any, batch: Batch, levels: int = LEVELS) -> Tensor:
     With alpha = cos(angle) and sigma = sin(angle) the flow is dx / d angle = alpha * eps - sigma * x_0, and the log of
     the density changes by its divergence (Song et al. 2021, arXiv:2011.13456), estimated by random signs (Hutchinson).
     """
-    table, x = policy.process.table, policy.inside(batch.x, batch.cond)
+    table, x = policy.process.table, policy.diffused(batch.x, batch.cond)
     random, shape = Randomness.from_counts(0, "probes", batch.ids), x.shape[1:]
     signs = [random.stream("probe", probe).normal(*shape).sign() for probe in range(PROBES)]
     denoiser = policy.denoiser(batch.cond)

@@ -1,4 +1,8 @@
-"""One file per subject, each with `run(options) -> list[Case]`."""
+"""One file per subject, each with `run(options) -> list[Case]`.
+
+A subject of many minutes also has `parts(options)`, functions that measure its cases, by name: what has been measured
+is then shown at once, and is not measured again after an interruption.
+"""
 
 SUBJECTS = (
     "data_path",

@@ -13,15 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.image_policy import RECIPES, policy
+from benchmarks.image_policy import SPECS, policy, record
 from benchmarks.measure import Case, Options, compare
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.networks.convolution import Convolution
-from dp_prior.run.config import TrainConfig
 from dp_prior.tasks.policy import DiffusionPolicy
-from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.randomness import Randomness
-from dp_prior_robot.export import numpy_randomness, onnx_runtime
+from dp_prior_robot.export import graph_cache, numpy_randomness, onnx_runtime
 from dp_prior_robot.export.example_rows import observations
 from dp_prior_robot.export.exported_policy import OnnxPolicy
 from dp_prior_robot.export.torch_policy import TorchExportPolicy
@@ -30,28 +28,19 @@ from dp_prior_robot.export.write import write_export
 COMPILE_LIMIT_S = 300
 SAMPLER = DDIM(steps=8)
 AS_AGENTS = "as agents run it"
-POLICIES = {  # shapes by configuration; weights are random, since only time is measured
-    "pusht_state": Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (1, 2), "state": (1, 5)}),
-    "pusht_image": Spec(
-        x_shape=(16, 2), cond_shapes={"agent_pos": (1, 2), "camera": (1, 96, 96, 3)}, kinds={"camera": "image"}
-    ),
-}
 
 
 def run(options: Options) -> list[Case]:
     cases = []
     with torch.no_grad(), tempfile.TemporaryDirectory() as place:
-        for name, spec in POLICIES.items():
-            cases.append(_acting(name, policy(_config(name), spec).eval().requires_grad_(False), options, Path(place)))
+        for name, spec in SPECS.items():
+            created = policy(record(name=name), spec).eval().requires_grad_(False)
+            cases.append(_acting(name, created, options, Path(place)))
             if options.quick:
                 return cases
-        published = policy(_config("pusht_image_paper")).eval().requires_grad_(False)
+        published = policy(record()).eval().requires_grad_(False)
         cases.append(_published(published, options, Path(place)))
     return cases
-
-
-def _config(name: str) -> TrainConfig:
-    return TrainConfig.from_json_path(RECIPES / f"{name}.json")
 
 
 def _acting(name: str, policy: DiffusionPolicy, options: Options, place: Path) -> Case:
@@ -104,7 +93,7 @@ def _published(policy: DiffusionPolicy, options: Options, place: Path) -> Case:
 def _accelerated(policy: DiffusionPolicy, place: Path) -> DiffusionPolicy:
     """A copy with the runtime that an agent gives it, chosen anew."""
     chosen = copy.deepcopy(policy)
-    onnx_runtime.CACHE = place / "networks"
+    graph_cache.CACHE = place / "networks"
     onnx_runtime.accelerate(chosen)
     return chosen
 

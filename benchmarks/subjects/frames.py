@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,7 +144,8 @@ def _from_disk(
 
 
 def _building(options: Options, place: Path) -> list[Case]:
-    """One thread each: decoding alone; with conversion to RGB and resizing, which every cache needs; a whole build."""
+    """One thread each: decoding alone; with conversion to RGB and resizing, which every cache needs; a whole build. And
+    a build of one file on two threads."""
     from av.video.reformatter import VideoReformatter
 
     cases = []
@@ -172,13 +174,19 @@ def _building(options: Options, place: Path) -> list[Case]:
             (folder / f"{copy}{video.suffix}").symlink_to(video.resolve())
         source = FolderFrames(folder, count * np.arange(1, copies + 1))
 
-        def build(source: FolderFrames = source) -> int:
+        lone = place / f"one_{number}"
+        lone.mkdir()
+        (lone / f"0{video.suffix}").symlink_to(video.resolve())
+        one_file = FolderFrames(lone, np.array([count]))
+
+        def build(source: FolderFrames = source, workers: int = 1) -> int:
             with tempfile.TemporaryDirectory(dir=place) as root:
-                FrameCache(source, Fit(size=(SIDE, SIDE)), Path(root)).build()
+                FrameCache(source, Fit(size=(SIDE, SIDE)), Path(root)).build(workers)
             return int(source.ends[-1])
 
         with _one_thread():
             variants = {"decoder alone": decode, "decoder, RGB, resize": decode_and_fit, "dp_prior": build}
+            variants["dp_prior, two threads for a file"] = partial(build, one_file, 2)
             timings = per_second(variants, options.times(5))
         cases.append(Case(f"frame cache of {name}", "frames/s", timings, more_is_better=True))
     return cases

@@ -1,28 +1,26 @@
 """How near the step and acting come to what the machine allows, and where the rest of the time goes.
 
 The limit of a training step is its arithmetic in products of matrices alone, then the bytes that AdamW and the average
-must move; that of acting at batch 1 is the larger of its products and of reading the weights once. All of it is done in
-the same run, in turns with the work itself, so a busy machine bends both.
+must move; for that of acting see `benchmarks.acting`. All of it is done in the same run, in turns with the work itself,
+so a busy machine bends both; with `--threads 1` the time is that of the processor, which other processes hardly bend.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import setting
+from benchmarks import acting, setting
 from benchmarks.arithmetic import products
 from benchmarks.kinds_of_work import shares, traffic
-from benchmarks.measure import Case, Options, compare
+from benchmarks.measure import Case, Options, compare, cpu_seconds
 from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.networks.kernels.products import product
 from dp_prior.tensors.randomness import Randomness
 from dp_prior.training.ema import EMA, PowerDecay
 from dp_prior.training.optimizer import AdamWConfig, update
@@ -40,11 +38,13 @@ class Subject(NamedTuple):
 
 
 def run(options: Options) -> list[Case]:
-    cases = []
-    for name, subject in _subjects(options).items():
-        for is_training in (True, False):
-            cases.append(_case(name, subject, is_training, options))
-    return cases
+    return [case for measure in parts(options).values() for case in measure()]
+
+
+def parts(options: Options) -> dict[str, Callable[[], list[Case]]]:
+    """Each network at training, then at acting."""
+    training = {f"{name}, training step": subject for name, subject in _subjects(options).items()}
+    return {name: partial(_cases, name, subject, options) for name, subject in training.items()} | acting.parts(options)
 
 
 def _subjects(options: Options) -> dict[str, Subject]:
@@ -69,43 +69,29 @@ def _subjects(options: Options) -> dict[str, Subject]:
     }
 
 
-def _case(name: str, subject: Subject, is_training: bool, options: Options) -> Case:
-    """One network at training, or acting with one sample."""
-    network = subject.network.train(is_training)
+def _cases(name: str, subject: Subject, options: Options) -> list[Case]:
+    """One network at training."""
+    network, batch_size = subject.network.train(), subject.batch_size
     n_weights = sum(parameter.numel() for parameter in network.parameters())
-    batch_size = subject.batch_size if is_training else 1
-    inputs = subject.inputs(batch_size)
-    flops = batch_size * _flops(subject, is_training)
-    if is_training:
-        parts = _training_parts(network, inputs)
-        limits = [products(flops), traffic(4 * STEP_FLOATS * n_weights)]
-    else:
-        parts = {"network": torch.no_grad()(lambda: network(*_acting(inputs)))}
-        limits = [max((_few_products(flops), _reading(n_weights)), key=_seconds)]
+    flops = batch_size * _flops(subject)
+    parts = _training_parts(network, subject.inputs(batch_size))
+    limits = [products(flops), traffic(4 * STEP_FLOATS * n_weights)]
     variants = {"limit": lambda: [limit() for limit in limits], "dp_prior": lambda: [part() for part in parts.values()]}
-    timings = compare(variants, options.times(5 if is_training else 15))
-    divided = shares(parts, options.times(3))
-    lines = ", ".join(f"{kind} {share:.0%}" for kind, share in divided.items())
+    is_alone = torch.get_num_threads() == 1
+    timings = compare(variants, options.times(5), clock=cpu_seconds if is_alone else None)
+    lines = ", ".join(f"{kind} {share:.0%}" for kind, share in shares(parts, options.times(3)).items())
     about = f"{n_weights / 1e6:.1f} M weights, {flops / 1e9:.3g} GFLOP, batch {batch_size}"
     fraction = timings["limit"].median / timings["dp_prior"].median
-    work = "training step" if is_training else "acting"
-    return Case(f"{name}, {work}", "ms", timings, note=f"{fraction:.3f} of the limit; {about}; {lines}")
+    note = f"{fraction:.3f} of the limit; {about}; {lines}"
+    return [Case(name, "CPU ms" if is_alone else "ms", timings, note=note)]
 
 
-def _acting(inputs: tuple) -> tuple:
-    """The inputs without the random numbers of training."""
-    return tuple(value for value in inputs if not isinstance(value, Randomness))
-
-
-def _flops(subject: Subject, is_training: bool) -> int:
-    """Of one sample; in bfloat16, where the counter knows every product."""
+def _flops(subject: Subject) -> int:
+    """Of one sample, forward and backward."""
     network, inputs = subject.network, subject.inputs(1)
-    with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
-        output = network(*(inputs if is_training else _acting(inputs)))
-        if is_training:
-            output.float().square().mean().backward()
+    count = acting.flops(lambda: network(*inputs).float().square().mean().backward())
     network.zero_grad()
-    return counter.get_total_flops()
+    return count
 
 
 def _training_parts(network: nn.Module, inputs: tuple) -> dict[str, Callable[[], object]]:
@@ -121,28 +107,3 @@ def _training_parts(network: nn.Module, inputs: tuple) -> dict[str, Callable[[],
         "optimizer": lambda: update(optimizer, 1.0),
         "averages": lambda: average.update(1000, finite),
     }
-
-
-def _reading(n_weights: int) -> Callable[[], None]:
-    """The sum of as many numbers; a product with one row reads them more slowly."""
-    weights = torch.randn(n_weights)
-    return lambda: weights.sum()
-
-
-def _few_products(flops: int) -> Callable[[], None]:
-    """One product of square matrices with so much arithmetic, or several of 1,024."""
-    side = round((flops / 2) ** (1 / 3))
-    if side >= 1024:
-        return products(flops)
-    a, b = torch.randn(2, max(1, side), max(1, side)).unbind()
-    return torch.no_grad()(lambda: product(a, b))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Of the fastest of a few calls."""
-    times = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return min(times)
