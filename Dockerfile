@@ -21,7 +21,7 @@ RUN case "$DEVICE" in \
     esac \
     && pip install -c constraints.txt $index torch
 
-COPY setup.py pyproject.toml README.md LICENSE dp_prior_command.py train_policy.py ./
+COPY setup.py pyproject.toml README.md LICENSE train_policy.py ./
 COPY dp_prior dp_prior
 COPY dp_prior_client dp_prior_client
 COPY plugins plugins

@@ -22,7 +22,6 @@ INSIDE = {
         "dp_prior/configs/prior/clip_embeddings.json",
         "dp_prior/places/card.md",
         "dp_prior_client/client.py",
-        "dp_prior_command.py",
         "dp_prior_studio/pages/style.css",
         "dp_prior_studio/watching/watch.js",
     ),

@@ -1,5 +1,6 @@
 # Sourced by ./demo and ./runtests with the extras as arguments: creates or updates .venv when the requirements have
-# changed, and puts it first on PATH. Needs only Python >= 3.11.
+# changed, and puts it first on PATH. A .venv that is a link, to an environment elsewhere, is used and never changed.
+# Needs only Python >= 3.11.
 
 extras=$1
 is_recent='import sys; sys.exit(sys.version_info < (3, 11))'
@@ -15,7 +16,16 @@ fi
 wanted="$extras $(cat setup.py pyproject.toml constraints.txt | "$candidate" -c \
     'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest(), sys.version)')"
 stamp=.venv/ready-for-${extras//,/-}
-if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>/dev/null; then
+if [ -L .venv ]; then
+    if ! .venv/bin/python -c "$is_recent" 2>/dev/null; then
+        echo ".venv is a link to '$(readlink .venv)', which has no Python 3.11 or later. Remove it: rm '$PWD/.venv'" >&2
+        exit 1
+    fi
+    echo ".venv is a link to '$(readlink .venv)': used as it is, with the code of this folder; nothing is installed." >&2
+    echo "Where a package is missing: .venv/bin/python -m pip install -e '.[$extras]' changes that environment, and" >&2
+    echo "rm '$PWD/.venv' makes one here at the next start." >&2
+    export PYTHONPATH="$PWD:$PWD/plugins${PYTHONPATH:+:$PYTHONPATH}"
+elif [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>/dev/null; then
     echo "Setting up .venv with [$extras]: first torch, then the rest, 1 to 3 GB on the disk. With 50 Mbit/s this takes" >&2
     echo "about five minutes; pip shows what it fetches. Later starts skip it." >&2
     if ! .venv/bin/python -c '' 2>/dev/null; then
