@@ -9,6 +9,7 @@ import math
 import os
 import threading
 import tokenize
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -116,6 +117,7 @@ def is_pointer(path: Path | str) -> bool:
 
 
 _LARGEST_HEADER = 1 << 20  # bytes; numpy refuses far smaller ones
+_PIECE_BYTES = 1 << 20
 _PARSING = threading.Lock()
 """numpy parses a header with `ast`, which raises SystemError in CPython 3.11 if threads do so at the same time."""
 
@@ -146,10 +148,52 @@ def map_npy(path: Path) -> np.ndarray:
         ValueError: it is no such file, or holds Python objects.
     """
     with open(path, "rb") as stream:
-        shape, is_fortran, dtype = npy_header(stream)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects, which are never decoded; save a plain numeric array")
+        shape, is_fortran, dtype = _numeric_header(stream)
         return np.memmap(path, dtype, "r", stream.tell(), shape, "F" if is_fortran else "C")
+
+
+def load_npy(stream: BinaryIO) -> np.ndarray:
+    """The array that a stream holds in .npy format. Unlike `np.load`, it may be called by several threads.
+
+    Raises:
+        ValueError: it is no such array, is cut off, or holds Python objects.
+    """
+    shape, is_fortran, dtype = _numeric_header(stream)
+    values = np.empty(shape, dtype, "F" if is_fortran else "C")
+    if values.nbytes:
+        content, count = memoryview(values.reshape(-1, order="A").view(np.uint8)), 0
+        while count < values.nbytes:  # in pieces: a member of an archive is read as bytes and then copied
+            if not (read := stream.readinto(content[count : count + _PIECE_BYTES])):
+                raise ValueError(f"it ends after {count:,} of {values.nbytes:,} bytes; copy it again")
+            count += read
+    return values
+
+
+def load_npz(path: Path | BinaryIO, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file by their names, all unless some are named. Unlike `np.load`, it may be called by
+    several threads.
+
+    Raises:
+        BadZipFile, ValueError: the file is no archive of arrays, is damaged, or holds Python objects.
+        KeyError: it lacks a named array.
+    """
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in _names(archive) if names is None else names:
+            with archive.open(f"{name}.npy") as stream:
+                arrays[name] = load_npy(stream)
+    return arrays
+
+
+def _names(archive: zipfile.ZipFile) -> list[str]:
+    return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+
+def _numeric_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    shape, is_fortran, dtype = npy_header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never decoded; save a plain numeric array")
+    return shape, is_fortran, dtype
 
 
 def check_is_file(path: Path, ending: str) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import ConfigError
+from dp_prior.data.files import load_npz
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
@@ -63,8 +64,7 @@ class Given(Conditions):
             remedy = f"save numpy.savez(FILE, NAME=array) with the names {list(spec.cond_shapes)}"
             raise ConfigError(f"--conditions {path}", [f"is one .npy array without a name; {remedy}"])
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                self._arrays = _as_conditions({key: arrays[key] for key in arrays.files}, spec)
+            self._arrays = _as_conditions(load_npz(path), spec)
         except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
             raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
         expected, shapes_held = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.config import ConfigError
+from dp_prior.data.files import load_npz
 from dp_prior_lab.outcomes import OUTCOMES, Outcomes
 from dp_prior_lab.players import Player
 from dp_prior_lab.verdict import Comparison
@@ -91,8 +92,7 @@ def lost_actions(folder: Path, seed: int) -> np.ndarray:
     """
     path = folder / LOST / f"{seed}.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return file["action"]
+        return load_npz(path, ["action"])["action"]
     except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
         finding = f"cannot be read ({error}); expected the executed `action` of the start {seed} that was lost"
         remedy = f"remove {folder}, and the same command does this round again"

@@ -30,6 +30,7 @@ from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.config.overrides import flat
+from dp_prior.data.files import load_npy
 from dp_prior.diffusion.draw import Draw
 from dp_prior.evaluation.grid import save_png
 from dp_prior.evaluation.samples import Part, pick_samples
@@ -303,7 +304,8 @@ def _clear(folder: Path) -> None:
 
 def _parts(request: Request) -> Iterator[np.ndarray]:
     for path in request.batches:
-        yield np.load(path, allow_pickle=False)
+        with open(path, "rb") as stream:
+            yield load_npy(stream)
 
 
 def _write_npz(path: Path, n: int, arrays: dict[str, Iterator[np.ndarray]]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from dp_prior.data.errors import ChangedError, DataError, UnreadableError
+from dp_prior.data.files import map_npy
 from dp_prior.data.formats.chosen import Chosen
 from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.recorded.selection import KeyConfig, read_selected
@@ -133,7 +134,7 @@ class PartNumbers:
         """The arrays of an arrived part, mapped from the disk, by the name of the file."""
         names = [*self.file_names.values(), f"{TASK}.tasks"]
         paths = {name: folder / f"{name}.npy" for name in names if (folder / f"{name}.npy").exists()}
-        return {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, path in paths.items()}
+        return {name: map_npy(path) for name, path in paths.items()}
 
 
 class Parts:

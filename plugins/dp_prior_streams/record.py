@@ -19,6 +19,7 @@ from pydantic import Field, field_validator
 
 from dp_prior.config import Outside
 from dp_prior.data.errors import DataError, MissingError, first_few
+from dp_prior.data.files import load_npz
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import spans
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore
@@ -263,12 +264,11 @@ class StreamedStore(LeRobotStore):
         path = self.cache.folder / name
         if not path.exists():
             return None
-        with contextlib.suppress(Exception), np.load(path, allow_pickle=False) as file:  # of a dozen types
-            if file.zip.testzip() is None:
-                values = file["values"]
-                is_of_older_version = "sha256" not in file.files
-                if is_of_older_version or np.array_equal(file["sha256"], _digest(name, values)):
-                    return values
+        with contextlib.suppress(Exception):  # of a dozen types
+            kept = load_npz(path)
+            is_of_older_version = "sha256" not in kept
+            if is_of_older_version or np.array_equal(kept["sha256"], _digest(name, kept["values"])):
+                return kept["values"]
         log.warning("%s is damaged, so its column is read again", path)
         return None
 

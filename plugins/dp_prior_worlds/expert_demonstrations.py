@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dp_prior.config import ConfigError
+from dp_prior.data.files import load_npz
 from dp_prior.files.durable import creating, refuse_existing, replacing, try_writing
 from dp_prior_worlds.goal_choice import instruction_rows, number_of
 from dp_prior_worlds.recorders import interrupts_held, recorders
@@ -175,8 +176,7 @@ def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     """
     expected = "expected demonstrations of Push-T as `dp-prior make-demonstrations` writes them"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            states, actions, ends = file["state"], file["action"], file["episode_ends"]
+        states, actions, ends = load_npz(path, ["state", "action", "episode_ends"]).values()
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dp_prior.data.files import load_npz
 from dp_prior.files.durable import replacing
 from dp_prior_worlds.expert_demonstrations import record
 
@@ -39,8 +40,7 @@ class PlayedEpisodes:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 np.savez_compressed(file, *self.demonstrate(seed))
-        with np.load(path, allow_pickle=False) as arrays:
-            return tuple(arrays[name] for name in arrays.files)
+        return tuple(load_npz(path).values())
 
     def remove_written(self) -> None:
         """Remove the folder if the file is written, also after a call that was killed before the removal."""

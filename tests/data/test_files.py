@@ -3,7 +3,9 @@
 import errno
 import io
 import os
+import re
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,12 +21,30 @@ from dp_prior.data.files import (
     check_array,
     check_count,
     decoding,
+    load_npy,
+    load_npz,
+    map_npy,
     npy_header,
 )
+from tests.frame import files as sources
 from tests.messages import naming
 
 
-def test_headers_are_parsed_one_at_a_time_however_many_threads_read(monkeypatch):
+def read_by_name(path):
+    return load_npz(path, ["values"])["values"]
+
+
+def read_stream(path):
+    with zipfile.ZipFile(path) as archive, archive.open("values.npy") as stream:
+        return load_npy(stream)
+
+
+def read_mapped(path):
+    return map_npy(path.with_suffix(".npy"))
+
+
+@pytest.mark.parametrize("read", [read_by_name, read_stream, read_mapped])
+def test_headers_are_parsed_one_at_a_time_however_many_threads_read(read, tmp_path, monkeypatch):
     """CPython 3.11 raises SystemError where several threads parse at once."""
     original, inside, most = npy_format.read_array_header_1_0, [], []
 
@@ -35,12 +55,65 @@ def test_headers_are_parsed_one_at_a_time_however_many_threads_read(monkeypatch)
         inside.pop()
         return original(stream)
 
+    values = np.arange(15, dtype=np.float32).reshape(3, 5)
+    np.savez(tmp_path / "a.npz", values=values)
+    np.save(tmp_path / "a.npy", values)
     monkeypatch.setattr(npy_format, "read_array_header_1_0", parse)
-    stored = io.BytesIO()
-    np.save(stored, np.zeros((3, 5), np.float32))
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: npy_header(io.BytesIO(stored.getvalue())), range(50)))
-    assert found == [((3, 5), False, np.dtype(np.float32))] * 50 and max(most) == 1
+        held = list(pool.map(read, [tmp_path / "a.npz"] * 50))
+    assert len(most) == 50 and max(most) == 1
+    assert all(np.array_equal(array, values) for array in held)
+
+
+def test_no_module_reads_arrays_with_numpys_own_function():
+    """It parses headers without a lock."""
+    pattern = re.compile(r"\b(np|numpy)\.load\(|open_memmap|read_array\(")
+    assert [path for path in sources() if pattern.search(path.read_text(encoding="utf-8"))] == []
+
+
+ARRAYS = {
+    "rows": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "columns": np.asfortranarray(np.arange(24.0).reshape(2, 3, 4)),
+    "scalar": np.array(7, np.int16),
+    "empty": np.zeros((0, 5), np.uint8),
+    "texts": np.array(["one", "and another"]),
+    "no_letters": np.array(["", ""]),
+    "big_endian": np.arange(5, dtype=">i4"),
+    "moments": np.array(["2026-01-01", "NaT"], "datetime64[D]"),
+    "records": np.zeros(3, [("at", "<f8"), ("step", "<i4")]),
+    "long": np.random.default_rng(0).integers(0, 256, 3_000_001, np.uint8),
+}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_are_those_that_numpy_reads(save, tmp_path):
+    save(tmp_path / "a.npz", **ARRAYS)
+    held = load_npz(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as expected:
+        assert list(held) == expected.files
+        for name, array in held.items():
+            assert array.dtype == expected[name].dtype and array.shape == expected[name].shape
+            assert array.flags["F_CONTIGUOUS"] == expected[name].flags["F_CONTIGUOUS"]
+            assert array.tobytes() == expected[name].tobytes()
+    assert list(load_npz(tmp_path / "a.npz", ["texts", "rows"])) == ["texts", "rows"]
+
+
+@pytest.mark.parametrize("name", ["long", "rows", "columns"])
+def test_a_cut_a_flipped_bit_and_objects_are_errors(name, tmp_path):
+    stored, size = io.BytesIO(), ARRAYS[name].nbytes
+    np.save(stored, ARRAYS[name])
+    with pytest.raises(ValueError, match=naming(f"{size - 1:,} of {size:,} bytes")):
+        load_npy(io.BytesIO(stored.getvalue()[:-1]))
+    np.savez(tmp_path / "a.npz", **{name: ARRAYS[name]})
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[content.index(ARRAYS[name].tobytes("A")[-8:])] ^= 1
+    with pytest.raises(zipfile.BadZipFile, match="CRC"):
+        load_npz(io.BytesIO(content))
+    objects = io.BytesIO()
+    np.save(objects, np.array([{}]), allow_pickle=True)
+    objects.seek(0)
+    with pytest.raises(ValueError, match="Python objects"):
+        load_npy(objects)
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from dp_prior.data.errors import DataError, MissingError, UnreadableError
-from dp_prior.data.files import check_memory, decoding, map_npy, npy_header, reading
+from dp_prior.data.files import check_memory, decoding, load_npy, map_npy, npy_header, reading
 from dp_prior.data.formats.grouped import EpisodeArrays, GroupedStore, Layout
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.files.regular_files import expanded, open_regular
@@ -144,8 +144,8 @@ def _lengths(file: Path, axis: int | None) -> tuple[list[int], bool]:
     """
     shape, dtype = _header(file)
     check_memory(str(file), math.prod(shape) * dtype.itemsize)
-    with decoding(file, "is not a readable .npy file"):
-        mask = np.load(file, allow_pickle=False)
+    with decoding(file, "is not a readable .npy file"), open(file, "rb") as stream:
+        mask = load_npy(stream)
     if mask.ndim != 2 or mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
         raise DataError(str(file), [f"holds {mask.dtype} of shape {mask.shape}; expected two axes of 0 and 1"])
     if not mask.any():

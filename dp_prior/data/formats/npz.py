@@ -21,6 +21,7 @@ from dp_prior.data.files import (
     check_is_file,
     check_memory,
     decoding,
+    load_npz,
     npy_header,
     reading,
 )  # fmt: skip
@@ -94,8 +95,8 @@ class NpzStore(EpisodeStore):
             raise DataError(where, [problem])
         shape, dtype = self.headers[key]
         check_memory(where, math.prod(shape) * dtype.itemsize)
-        with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
-            return arrays[key]
+        with decoding(where):
+            return load_npz(self.path, [key])[key]
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """See `EpisodeStore`. The array is read, or decompressed, once; only the rows of these episodes are held,
@@ -179,8 +180,7 @@ def read_blocks(path: Path, key: str, first: int, stop: int, step: int) -> Itera
             raise DataError(where, ["holds Python objects, which are never decoded; save a plain numeric array"])
         if is_fortran:
             check_memory(where, math.prod(shape) * dtype.itemsize)
-            with np.load(path, allow_pickle=False) as arrays:
-                whole = arrays[key]
+            whole = load_npz(path, [key])[key]
             yield from (whole[row : min(row + step, stop)] for row in starts)
             return
         size = _row_bytes(shape, dtype)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dp_prior.config import Change, Config
 from dp_prior.data.errors import DataError, MissingError, nearest_name
-from dp_prior.data.files import check_memory, decoding, npy_header, reading
+from dp_prior.data.files import check_memory, decoding, load_npz, npy_header, reading
 from dp_prior.data.formats.npz import read_header
 from dp_prior.data.frames import FramePart, frames_per_block
 from dp_prior.data.pictures.decode import as_rgb
@@ -118,7 +118,7 @@ def _labels(path: Path, key: str, count: int) -> tuple[np.ndarray, list[str]]:
         if shape[0] != count:
             raise DataError(where, [f"holds {shape[0]} labels for {count} images; expected one each"])
     check_memory(where, count * (dtype.itemsize + 8) * 2)
-    with np.load(path, allow_pickle=False) as arrays:
-        labels, inverse = np.unique(arrays[key].reshape(-1), return_inverse=True)
+    with decoding(where):
+        labels, inverse = np.unique(load_npz(path, [key])[key].reshape(-1), return_inverse=True)
     numbers, classes = numbered([str(label) for label in labels.tolist()])
     return numbers[inverse], classes

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.config import ConfigError, record_for
+from dp_prior.data.files import map_npy
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.action_error import MOST_DIMENSIONS
 from dp_prior.evaluation.interval import UNBOUNDED
@@ -153,7 +154,7 @@ def _mapped(
     for name, path in files.items():
         try:
             open_regular(path).close()
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = map_npy(path)
             if not are_sound(array):
                 raise ValueError(f"it holds {array.dtype} {array.shape}")
             arrays[name] = array

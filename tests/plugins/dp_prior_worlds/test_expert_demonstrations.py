@@ -81,7 +81,7 @@ GOOD = {"state": np.zeros((4, 5)), "action": np.zeros((4, 2)), "episode_ends": n
         ({"action": np.zeros((3, 2))}, "(3, 2)"),
         *(({"episode_ends": np.array(ends)}, "rise to 4") for ends in ([1, 3], [4, 4], [3, 1, 4], [0, 4], [])),
         ({"action": None}, "action"),
-        ({"state": np.array([{}] * 4)}, "allow_pickle"),
+        ({"state": np.array([{}] * 4)}, "Python objects"),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused_with_what_it_has(tmp_path, change, named):
