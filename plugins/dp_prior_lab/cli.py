@@ -163,7 +163,7 @@ def compare(
     is_table = len(policies) == 1
     if is_table:
         playing = ("most", "per_round", "measure", "evaluator", "config_file", "device")
-        refuse_given(playing, "only for policies that play; a CSV file holds outcomes that are known")
+        refuse_given(playing, "only for two policies or more, which play; a CSV file holds outcomes that are known")
     else:
         check_players(policies, out)
     from dp_prior.run.config import TrainConfig
