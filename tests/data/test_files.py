@@ -107,12 +107,12 @@ def test_a_cut_a_flipped_bit_and_objects_are_errors(name, tmp_path):
     np.savez(tmp_path / "a.npz", **{name: ARRAYS[name]})
     content = bytearray((tmp_path / "a.npz").read_bytes())
     content[content.index(ARRAYS[name].tobytes("A")[-8:])] ^= 1
-    with pytest.raises(zipfile.BadZipFile, match="CRC"):
+    with pytest.raises(zipfile.BadZipFile, match=naming(f"{name}.npy")):
         load_npz(io.BytesIO(content))
     objects = io.BytesIO()
     np.save(objects, np.array([{}]), allow_pickle=True)
     objects.seek(0)
-    with pytest.raises(ValueError, match="Python objects"):
+    with pytest.raises(ValueError, match=naming("objects")):
         load_npy(objects)
 
 

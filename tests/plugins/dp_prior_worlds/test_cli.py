@@ -18,7 +18,10 @@ from tests.messages import told
             "make-demonstrations --change embed --from four.npz --out new",
             ("state (10, 4)", "action (10, 2)"),
         ),
-        ("make-demonstrations --change goals --from empty.npz --out new.npz", ("empty.npz: 1 problem", "No data")),
+        (
+            "make-demonstrations --change goals --from empty.npz --out new.npz",
+            ("empty.npz: 1 problem", "make-demonstrations"),
+        ),
         (
             "make-demonstrations --change goals --from ends.npz --out new.npz",
             ("ends.npz", "episode ends", 10),
