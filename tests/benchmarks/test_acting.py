@@ -9,6 +9,7 @@ from benchmarks import acting
 from benchmarks.arithmetic import SIDE, one_product
 from benchmarks.measure import Options, Timing
 from dp_prior.networks.backbones.dit import DiTConfig
+from dp_prior.networks.convolution import Conv1d
 from tests.messages import told
 
 
@@ -36,6 +37,15 @@ def test_the_arithmetic_of_a_transformer_is_that_of_its_matrices_and_of_its_atte
     inputs = torch.randn(1, horizon, 2), torch.tensor([5]), torch.randn(1, tokens, 5)
     with torch.no_grad():
         assert acting.flops(lambda: network(*inputs)) == products + attention
+
+
+@pytest.mark.parametrize(("length", "meetings"), [(4, 14), (16, 74)])
+def test_the_arithmetic_of_a_convolution_counts_where_its_kernel_meets_input_forward_and_twice_backward(
+    length, meetings
+):
+    layer, x = Conv1d(128, 256, 5), torch.randn(3, length, 128, requires_grad=True)
+    once = 2 * 3 * meetings * layer.weight[:, 0].numel()
+    assert acting.flops(lambda: layer(x).sum().backward()) == 3 * once
 
 
 def test_fractions_are_of_the_limit():
