@@ -140,13 +140,6 @@ class GroupNorm(nn.GroupNorm):
         return as_sequence(torch.group_norm(image, self.num_groups, self.weight, self.bias, self.eps))
 
 
-class RMSNorm(nn.RMSNorm):
-    """`nn.RMSNorm` with the weight cast to the dtype of the input; torch has no fast kernel for mixed dtypes."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
 def arranged(x: Tensor) -> Tensor:
     """(B, H, C), the same in the memory order of the device's convolutions."""
     return x.transpose(1, 2).contiguous().transpose(1, 2) if is_channels_first(x) else x

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
 from dp_prior.networks.backbones.backbone_record import BackboneRecord, NamedAxes, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout, recomputed
-from dp_prior.networks.layers import KernelLinear, RMSNorm, StepEmbedding, compute_dtype
+from dp_prior.networks.layers import KernelLinear, StepEmbedding, compute_dtype
+from dp_prior.networks.rms_norm import RMSNorm, rms_norm
 
 
 class DiTConfig(BackboneRecord):
@@ -55,7 +56,7 @@ class DiTConfig(BackboneRecord):
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     """RMS norm of (B, T, D), then a scale around 1 and a shift, both (B, 1, D)."""
-    return torch.addcmul(shift, F.rms_norm(x, x.shape[-1:]), 1 + scale)
+    return torch.addcmul(shift, rms_norm(x), 1 + scale)
 
 
 class DiTLayer(nn.Module):
