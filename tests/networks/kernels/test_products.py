@@ -14,9 +14,10 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(params=[0, 1 << 40], ids=["oneDNN where it can", "never oneDNN"], autouse=True)
-def least(request, monkeypatch):
-    monkeypatch.setattr(products, "_LEAST_FOR_ONEDNN", request.param)
+@pytest.fixture(params=[False, True], ids=["oneDNN where it can", "never oneDNN"], autouse=True)
+def library(request, monkeypatch):
+    monkeypatch.setattr(products, "_LEAST_FOR_ONEDNN", 0)
+    monkeypatch.setattr(products, "MKL_IS_FASTER", request.param)
 
 
 @every(dtype=[torch.float32, torch.float64], has_bias=[True, False], layout=LAYOUTS)
