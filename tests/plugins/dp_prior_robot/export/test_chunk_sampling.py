@@ -23,6 +23,8 @@ from tests.plugins.dp_prior_robot.export.policies import build, needs_onnx
 pytestmark = needs_onnx
 
 UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
+EXPORTED = {**UNET, "down_dims": [8]}
+"""Of agents, which export their network: torch takes a second for each layer."""
 DIFFUSION = {"schedule": {"type": "cosine", "steps": 10}, "objective": {"type": "v"}}
 GUIDED = {
     "cond_dropout": {"position": 0.1, "embedding": 0.1},
@@ -71,8 +73,8 @@ def pair(**change):
     return policy, build(backbone=UNET, **change), counted(policy)
 
 
-def loaded(**change):
-    policy = build(backbone=UNET, **change)
+def loaded():
+    policy = build(backbone=EXPORTED)
     policy.is_loaded = True
     return policy
 
@@ -101,7 +103,7 @@ def test_one_robot_is_drawn_by_one_graph_with_any_sampler_from_noise_and_from_a_
 
 @torch.no_grad()
 def test_agents_act_as_in_torch_and_measure_at_load(accelerated):
-    policy, eager, actions = loaded(), build(backbone=UNET), {}
+    policy, eager, actions = loaded(), build(backbone=EXPORTED), {}
     Agent(policy)
     assert len(policy.sampling._steps) == 1
     chunks = counted(policy)
@@ -216,7 +218,7 @@ def test_a_graph_that_cannot_be_made_is_one_line_and_evaluations_go_on(accelerat
         Agent(policy)
     lines = [record.message for record in caplog.records if record.name.endswith("chunk_sampling")]
     assert len(lines) == 1 and told(lines[0], "ZeroDivisionError") and policy.runtime is not None
-    assert_alike(policy, build(backbone=UNET))
+    assert_alike(policy, build(backbone=EXPORTED))
 
 
 @torch.no_grad()
