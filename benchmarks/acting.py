@@ -37,6 +37,7 @@ from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_robot.export import graph_cache, onnx_runtime
 from dp_prior_robot.export.example_rows import observations
+from dp_prior_robot.export.onnx_part import GRAPH, OnnxPart
 
 EVALUATIONS = 8
 DTYPES = {"": torch.float32, ", bf16 weights": torch.bfloat16}
@@ -135,10 +136,10 @@ def _cases(
     return [Case(name, "CPU ms" if is_alone else "ms", timings, note=note)]
 
 
-def graph_of(part: onnx_runtime.OnnxPart | None) -> Path | None:
+def graph_of(part: OnnxPart | None) -> Path | None:
     """The file of the graph that an agent runs in every evaluation; None for a part that stays in torch."""
     is_onnx = part is not None and part.choose(part.example)
-    return part._folder / onnx_runtime.GRAPH if is_onnx else None
+    return part._folder / GRAPH if is_onnx else None
 
 
 def node_seconds(graph: Path, repeats: int) -> list[tuple[str, float]]:

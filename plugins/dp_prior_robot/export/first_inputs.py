@@ -20,7 +20,7 @@ class _FirstInputs(Exception):
 
 @torch.no_grad()
 def first_inputs(policy: DiffusionPolicy, name: str, rows: int) -> list[Any]:
-    """The first inputs of the `runtime` or the `encoding` of a policy, for observations within the range of training."""
+    """The first inputs of a policy's `runtime` or `encoding`, for observations within the range of training."""
     inputs: list[Any] = []
     caller = threading.get_ident()
 

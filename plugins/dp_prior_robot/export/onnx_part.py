@@ -1,7 +1,7 @@
-"""A part of a policy, the network or the encoder, in onnxruntime: while it is the same function, where it is faster.
+"""A part of a policy, the network or the encoder, in onnxruntime: used where the graph is faster and agrees with torch.
 
-It is exported once and kept (`graph_cache`). A measurement decides between onnxruntime and torch, for each number of
-rows; it is kept too, so that a policy acts alike at every start. Whatever fails leaves the part in torch.
+A graph is exported once and kept (`graph_cache`). A measurement decides between onnxruntime and torch, for each number
+of rows; the decision is kept too, so that a policy acts alike at every start. Whatever fails leaves the part in torch.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from dp_prior.inference import plans
 from dp_prior.inference.load import load_policy
 from dp_prior.run.config import TrainConfig
 from dp_prior_lab.players import Player, score_limits
-from dp_prior_robot.export import graph_cache, onnx_runtime
+from dp_prior_robot.export import graph_cache, onnx_part, onnx_runtime
+from dp_prior_robot.export.onnx_network import OnnxNetwork
 from dp_prior_robot.export.write import write_export
 from tests.extras import needs
 from tests.messages import naming
@@ -116,7 +117,7 @@ def test_a_player_acts_by_the_runtime_of_agents_where_that_is_faster(runs, tmp_p
     needs("onnxscript", "onnx")
     with player(runs["short"]).playing(0) as play:
         expected = play(range(2))
-    measured, evaluations = onnx_runtime.OnnxNetwork._measured, []
+    measured, evaluations = OnnxNetwork._measured, []
 
     def faster(self, inputs):
         measured(self, inputs)
@@ -125,9 +126,9 @@ def test_a_player_acts_by_the_runtime_of_agents_where_that_is_faster(runs, tmp_p
         return 1.0, 0.1
 
     monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 0)
-    monkeypatch.setattr(onnx_runtime, "MEASURED_S", 0.0)
+    monkeypatch.setattr(onnx_part, "MEASURED_S", 0.0)
     monkeypatch.setattr(graph_cache, "CACHE", tmp_path)
-    monkeypatch.setattr(onnx_runtime.OnnxNetwork, "_measured", faster)
+    monkeypatch.setattr(OnnxNetwork, "_measured", faster)
     monkeypatch.setattr(plans, "listeners", lambda event: [onnx_runtime.accelerate] if event == "runtimes" else [])
     with player(runs["short"]).playing(0) as play:
         rows = play(range(2))

@@ -17,6 +17,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.tensors.randomness import Randomness
 from dp_prior_robot.export import chunk_sampling, graph_cache, onnx_runtime
 from dp_prior_robot.export.example_rows import observations
+from dp_prior_robot.export.onnx_network import OnnxNetwork
 from tests.messages import told
 from tests.plugins.dp_prior_robot.export.policies import build, needs_onnx
 
@@ -43,7 +44,7 @@ def accelerated(networks, monkeypatch):
     monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 0)
     monkeypatch.setattr(graph_cache, "CACHE", networks)
     monkeypatch.setattr(graph_cache, "stored_choices", lambda folder: {})
-    monkeypatch.setattr(onnx_runtime.OnnxNetwork, "_measured", lambda self, inputs: (1.0, 0.1))
+    monkeypatch.setattr(OnnxNetwork, "_measured", lambda self, inputs: (1.0, 0.1))
     monkeypatch.setattr(chunk_sampling, "median_seconds", lambda ways, turns: (1.0, 0.1))
     monkeypatch.setattr(plans, "listeners", lambda event: [onnx_runtime.accelerate] if event == "runtimes" else [])
 

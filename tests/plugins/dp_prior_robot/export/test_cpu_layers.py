@@ -17,7 +17,7 @@ from dp_prior.networks.layers import GroupNorm
 from dp_prior_robot.export.cpu_layers import LAYERS, CpuFunctions, with_cpu_layers
 from dp_prior_robot.export.graph_files import graph_file
 from dp_prior_robot.export.graph_options import DEFAULT_OPTIONS
-from dp_prior_robot.export.onnx_runtime import NetworkGraph
+from dp_prior_robot.export.onnx_network import NetworkGraph
 from dp_prior_robot.export.sessions import Graph
 from tests.plugins.dp_prior_robot.export.policies import needs_onnx
 
