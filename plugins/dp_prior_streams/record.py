@@ -396,10 +396,10 @@ def _is_whole(path: Path, remote: RemoteSet, name: str) -> bool:
 
 def _is_table(remote: RemoteSet, name: str) -> bool:
     """Whether a file begins as Parquet does: some servers answer every name, with a page."""
-    size = min(4, remote.files[name].size)
+    size, place = min(4, remote.files[name].size), remote.place
 
     def beginning() -> bytes:
-        content = b"".join(remote.place.pieces(name, 0, size))
+        content = b"".join(place.pieces(name, 0, size))
         if len(content) < size:
             raise CutShortError(f"{len(content):,} of {size:,} bytes came")
         return content
