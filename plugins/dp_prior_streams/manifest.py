@@ -176,7 +176,7 @@ class RemoteSet:
         def arrive(place: Place) -> tuple[str, Path]:
             path = target.with_name(f"{target.name}.{next(numbers)}")  # an abandoned attempt goes on writing its own
             try:
-                return save(place.pieces(name, begin, end), path, where, end - begin, pace), path
+                return save(place.pieces(name, begin, end), path, end - begin, pace), path
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise

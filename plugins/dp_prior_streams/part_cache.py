@@ -242,11 +242,9 @@ def prepare_folder(path: Path) -> None:
     Raises:
         UnwritableError: they cannot.
     """
-    try:
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         try_writing(path)
-    except OSError as error:
-        raise UnwritableError(f"{path} cannot be written ({os.strerror(error.errno)}); {OTHER_FOLDER}") from None
 
 
 def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
@@ -274,6 +272,22 @@ def written_here(path: Path) -> Iterator[None]:
             raise
         finding = f"{path} cannot be written ({os.strerror(error.errno or errno.ENOSPC)})"
         raise UnwritableError(f"{finding}; make room, or name another folder in data.episodes.cache") from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name a file or a folder in every error of the system while it is written.
+
+    Raises:
+        UnwritableError: it cannot be written.
+    """
+    try:
+        with written_here(path):
+            yield
+    except UnwritableError:
+        raise
+    except OSError as error:
+        raise UnwritableError(f"{path} cannot be written ({os.strerror(error.errno)}); {OTHER_FOLDER}") from None
 
 
 def empty_folder(folder: Path) -> None:
