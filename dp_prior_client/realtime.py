@@ -409,8 +409,8 @@ class RealtimeAgent:
         try:
             return request.result.result(None if patience_s == math.inf else patience_s)
         except FutureTimeoutError:
-            if request.result.done():  # the predictor's own error
-                raise
+            if request.result.done():  # the predictor's own error, or a chunk that has come in this moment
+                return request.result.result()
             self._request = request
             raise LateError(
                 f"no first chunk within {patience_s:g} s of its request (limits.first_chunk_s): is the policy still "
