@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import ConfigError
-from dp_prior.data.files import load_npz
+from dp_prior.data.files import load_npz, raise_refusal
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
@@ -57,6 +58,7 @@ class Given(Conditions):
         Raises:
             FileNotFoundError: there is no such file.
             ConfigError: it does not hold the conditions that the model reads.
+            UnreadableError: the system refused to read it.
         """
         content = path.read_bytes()
         self.identity = {"conditions": hashlib.sha256(content).hexdigest()}
@@ -64,8 +66,9 @@ class Given(Conditions):
             remedy = f"save numpy.savez(FILE, NAME=array) with the names {list(spec.cond_shapes)}"
             raise ConfigError(f"--conditions {path}", [f"is one .npy array without a name; {remedy}"])
         try:
-            self._arrays = _as_conditions(load_npz(path), spec)
+            self._arrays = _as_conditions(load_npz(io.BytesIO(content)), spec)
         except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
+            raise_refusal(path, error)
             raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
         expected, shapes_held = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}
         counts = {len(value) if value.ndim else 0 for value in self._arrays.values()}

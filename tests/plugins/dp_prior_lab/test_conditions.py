@@ -1,11 +1,16 @@
 """Conditions by index: in turn from a file or a data set, with labels given or drawn."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnreadableError
 from dp_prior.tensors.batch import LABEL, Spec
+from dp_prior_lab import conditions
 from dp_prior_lab.conditions import Conditions, Given, Labelled
 from tests.messages import naming
 
@@ -109,6 +114,31 @@ def test_a_damaged_file_is_refused_whichever_byte_it_is(tmp_path):
             assert str(path) in str(error)
             refused += 1
     assert refused > len(content) / 3
+
+
+def test_a_file_for_which_there_is_no_memory_is_told_as_such(tmp_path, monkeypatch):
+    def refused(*arguments):
+        raise MemoryError
+
+    path = written(tmp_path)
+    monkeypatch.setattr(conditions, "load_npz", refused)
+    with pytest.raises(UnreadableError, match=naming(path, os.strerror(errno.ENOMEM))):
+        Given(path, SPEC)
+
+
+def test_the_identity_is_that_of_the_rows_though_the_file_is_replaced_meanwhile(tmp_path, monkeypatch):
+    path = written(tmp_path)
+    expected = Given(path, SPEC)
+    load = conditions.load_npz
+
+    def replaced(source):
+        written(tmp_path, state=ROWS["state"] + 1)
+        return load(source)
+
+    monkeypatch.setattr(conditions, "load_npz", replaced)
+    given, ids = Given(path, SPEC), torch.arange(3)
+    assert given.identity == expected.identity
+    assert torch.equal(given.rows(ids)["state"], expected.rows(ids)["state"])
 
 
 def test_labels_by_name_and_number_are_given_in_turn_beside_the_other_conditions(tmp_path):
