@@ -85,14 +85,15 @@ class Given(Conditions):
         self._arrays = {key: _as_read(value, key, spec, path) for key, value in self._arrays.items()}
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
-        chosen = (ids % self._count).cpu().numpy()
-        return {
-            key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device)
-            for key, value in self._arrays.items()
-        }
+        return {key: self._rows_of(key, ids) for key in self._arrays}
 
     def labels(self, ids: Tensor) -> Tensor | None:
-        return self.rows(ids)[LABEL] if LABEL in self._arrays else None
+        return self._rows_of(LABEL, ids) if LABEL in self._arrays else None
+
+    def _rows_of(self, key: str, ids: Tensor) -> Tensor:
+        """(B, *shape) of one key, for the samples ids (B,) int64."""
+        chosen = (ids % self._count).cpu().numpy()
+        return torch.from_numpy(np.ascontiguousarray(self._arrays[key][chosen])).to(ids.device)
 
 
 def _as_conditions(arrays: dict[str, np.ndarray], spec: Spec) -> dict[str, np.ndarray]:

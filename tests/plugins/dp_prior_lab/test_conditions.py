@@ -94,6 +94,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         Given(tmp_path / "text.npz", SPEC)
 
 
+def test_the_labels_of_many_samples_need_no_memory_for_their_other_conditions(tmp_path, monkeypatch):
+    given, ids = Given(written(tmp_path), SPEC), torch.arange(7)
+    expected = given.rows(ids)[LABEL]
+    monkeypatch.setitem(given._arrays, "state", None)  # which has no rows
+    assert torch.equal(given.labels(ids), expected)
+
+
 def test_an_array_without_a_name_is_refused_with_the_names_to_save_it_by(tmp_path):
     np.save(tmp_path / "given.npy", ROWS["state"])
     with pytest.raises(
