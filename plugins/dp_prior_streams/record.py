@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import logging
@@ -264,12 +263,15 @@ class StreamedStore(LeRobotStore):
         path = self.cache.folder / name
         if not path.exists():
             return None
-        with contextlib.suppress(Exception):  # of a dozen types
-            kept = load_npz(path)
-            is_of_older_version = "sha256" not in kept
-            if is_of_older_version or np.array_equal(kept["sha256"], _digest(name, kept["values"])):
-                return kept["values"]
-        log.warning("%s is damaged, so its column is read again", path)
+        reason = "it is not what was written"
+        try:
+            arrays = load_npz(path)
+            is_of_older_version = "sha256" not in arrays
+            if is_of_older_version or np.array_equal(arrays["sha256"], _digest(name, arrays["values"])):
+                return arrays["values"]
+        except Exception as error:  # of a dozen types, the system's among them
+            reason = f"it cannot be read ({error})"
+        log.warning("the column in %s is read again from its data set: %s", path, reason)
         return None
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:

@@ -277,6 +277,21 @@ def test_a_key_that_was_kept_is_read_again_where_any_byte_of_it_changed(small_se
         assert values is None or np.array_equal(values, expected), place
 
 
+def test_a_key_that_was_kept_and_that_the_system_refuses_to_read_is_told_with_the_reason(
+    small_set, tmp_path, monkeypatch, caplog
+):
+    store = store_of(small_set, tmp_path)
+    expected = store.read("task_index")
+
+    def refused(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(record, "load_npz", refused)
+    assert np.array_equal(store.read("task_index"), expected)
+    [path] = tmp_path.glob("*/columns/*.npz")
+    assert told(caplog.text, path, os.strerror(errno.EMFILE))
+
+
 def test_a_key_that_was_kept_under_the_name_of_another_one_is_read_again(small_set, tmp_path):
     store = store_of(small_set, tmp_path)
     expected = {key: store.read(key) for key in ("task_index", "episode_index")}
