@@ -50,7 +50,7 @@ class HeldOut(Conditions):
         return self._samples.fetch((ids % len(self._samples)).to(self._samples.device)).to(ids.device).cond
 
 
-class Given(Conditions):
+class ConditionsFile(Conditions):
     """Conditions from a file, in turn: arrays by their names, or what `dp-prior sample` drew with another model."""
 
     def __init__(self, path: Path, spec: Spec):

@@ -65,7 +65,7 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
         ConfigError: the environment reported success in no episode.
         OSError: a file cannot be written.
     """
-    outcomes, env, play = Outcomes.kept(folder, (0.0, 1.0)), player.record.env, None
+    outcomes, env, play = Outcomes.of_folder(folder, (0.0, 1.0)), player.record.env, None
     with contextlib.ExitStack() as opened:
         while not is_enough(losses := Losses.of(outcomes, first, error)):
             if play is None:

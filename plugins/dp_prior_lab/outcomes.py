@@ -74,8 +74,8 @@ class Outcomes:
         return outcomes
 
     @classmethod
-    def kept(cls, folder: Path, limits: tuple[float, float]) -> Outcomes:
-        """The outcomes in a folder, none at first; see `read`."""
+    def of_folder(cls, folder: Path, limits: tuple[float, float]) -> Outcomes:
+        """Read the outcomes in a folder, none before the first write; see `read`."""
         path = folder / OUTCOMES
         return cls.read(path, limits) if path.is_file() else cls()
 

@@ -82,7 +82,7 @@ class Reconstruction:
 
 
 def inner_products(rows: list[Profile], columns: list[Profile]) -> np.ndarray:
-    """(len(some), len(others)) float64 integrals over the run of the products of two profiles.
+    """(len(rows), len(columns)) float64 integrals over the run of the products of two profiles.
 
     Source: Karras et al. 2024, appendix C, written with quotients of steps, which do not overflow.
     """
@@ -190,7 +190,7 @@ def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
             place = (averages or checkpoints[0])[0].checkpoint
             raise CheckpointError(
                 f"train.ema was changed during the run, see {place / 'config.json'}: power-function averages "
-                f"were {_some(before)} and are {_some(now)}. Name a checkpoint from before, RUN@step_00012000"
+                f"were {_listed(before)} and are {_listed(now)}. Name a checkpoint from before, RUN@step_00012000"
             )
     return [average for averages in checkpoints for average in averages]
 
@@ -201,7 +201,7 @@ def _note(average: Average, coefficient: float) -> dict[str, Any]:
     return {**where, "relative_width": profile.relative_width, "coefficient": coefficient}
 
 
-def _some(averages: set[tuple[str, float]]) -> str:
+def _listed(averages: set[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {width:g}" for name, width in sorted(averages)) or "none"
 
 
