@@ -158,13 +158,13 @@ class PartCache:
                 log.warning(
                     "disk_gb is %s, but another process reads %s with %s until it ends", here, self.folder, there
                 )
-            excess = self.kept_bytes() + sum(size for _, _, size in entries) - max(self._budget, other)
+            excess = self.permanent_bytes() + sum(size for _, _, size in entries) - max(self._budget, other)
             _remove_first({path: size for _, path, size in entries if not is_temporary(path)}, excess)
 
     def used(self) -> int:
         """Bytes of everything below the folder, with what is reserved."""
         with self._locked("budget.lock"):
-            return sum(size for _, _, size in self._entries()) + self.kept_bytes()
+            return sum(size for _, _, size in self._entries()) + self.permanent_bytes()
 
     def keep(self, name: str, content: bytes) -> None:
         """Write a file below the folder that stays there, and make room for it."""
@@ -183,7 +183,7 @@ class PartCache:
             remove_leftovers(self._parts)
             entries = sorted(self._entries())  # the least recently used first
             budget = max(self._budget, largest_other_budget(self._locks))
-            missing = n_bytes + self.kept_bytes() + sum(size for _, _, size in entries) - budget
+            missing = n_bytes + self.permanent_bytes() + sum(size for _, _, size in entries) - budget
             in_progress = [size for _, path, size in entries if is_temporary(path)]
             removable = {}
             for _, path, size in entries:
@@ -210,7 +210,7 @@ class PartCache:
                 entries.append((path.stat().st_mtime, path, size))
         return entries
 
-    def kept_bytes(self) -> int:
+    def permanent_bytes(self) -> int:
         """Bytes of what is never removed: metadata, manifest, statistics."""
         return sum(_size_of(path) for path in self.folder.iterdir() if path != self._parts)
 

@@ -245,7 +245,7 @@ class StreamedStore(LeRobotStore):
         """See `EpisodeStore`; a key of one number for each step is read once and kept in the cache."""
         if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
             return super().read(key)
-        values = self._kept(_kept_name(key))
+        values = self._cached_column(_column_file(key))
         if values is None:
             values = super().read(key)
             self.keep(key, values)
@@ -254,11 +254,11 @@ class StreamedStore(LeRobotStore):
     def keep(self, key: str, values: np.ndarray, numbers: np.ndarray | None = None) -> None:
         """Keep the values of a key of one number for each step in the cache. Args: numbers: (k,) of the episodes that
         have these values; None for all."""
-        content, name = io.BytesIO(), _kept_name(key, numbers)
+        content, name = io.BytesIO(), _column_file(key, numbers)
         np.savez_compressed(content, values=values, sha256=_digest(name, values))
         self.cache.keep(name, content.getvalue())
 
-    def _kept(self, name: str) -> np.ndarray | None:
+    def _cached_column(self, name: str) -> np.ndarray | None:
         """The values in a file of the cache; None if the file is absent or damaged."""
         path = self.cache.folder / name
         if not path.exists():
@@ -278,9 +278,9 @@ class StreamedStore(LeRobotStore):
         """See `EpisodeStore`; a key of one number for each step is read once for these episodes, and kept."""
         if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
             return super().episodes(key, ends, numbers)
-        if (values := self._kept(_kept_name(key))) is not None:
+        if (values := self._cached_column(_column_file(key))) is not None:
             return np.concatenate([values[begin:end] for begin, end in spans(ends, numbers)])
-        if (values := self._kept(_kept_name(key, numbers))) is None:
+        if (values := self._cached_column(_column_file(key, numbers))) is None:
             values = super().episodes(key, ends, numbers)
             self.keep(key, values, numbers)
         return values
@@ -328,7 +328,7 @@ def _name(meta: LeRobotMeta, file: TableFile) -> str:
     return file.path.relative_to(meta.path).as_posix()
 
 
-def _kept_name(key: str, numbers: np.ndarray | None = None) -> str:
+def _column_file(key: str, numbers: np.ndarray | None = None) -> str:
     """The file of the cache that holds a key of the episodes of these numbers."""
     identity = key.encode() if numbers is None else key.encode() + b"\0" + numbers.astype("<i8").tobytes()
     return f"columns/{hashlib.sha256(identity).hexdigest()[:24]}.npz"

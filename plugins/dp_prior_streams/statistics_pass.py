@@ -48,7 +48,7 @@ class NumberGroups(Protocol):
     def group(self, group: int) -> Mapping[str, np.ndarray]:
         """The numbers of a group by the policy's name; a group may add the number of each step's instruction."""
 
-    def kept(self, name: str) -> bytes:
+    def load(self, name: str) -> bytes:
         """The content of a file that `keep` wrote.
 
         Raises:
@@ -99,8 +99,10 @@ class KeyStatistics:
         """Interpolate a quantile like `np.quantile`."""
         position = share * (self._total - 1)
         place, rest = math.floor(position), position - math.floor(position)
-        kept, place = (self._low, place) if share < 0.5 else (self._high, place - self._total + len(self._high))
-        below, above = kept[place], kept[min(place + 1, len(kept) - 1)]
+        tail = self._low if share < 0.5 else self._high
+        if share >= 0.5:
+            place += len(tail) - self._total  # the tail ends with the greatest value
+        below, above = tail[place], tail[min(place + 1, len(tail) - 1)]
         return above - (above - below) * (1 - rest) if rest >= 0.5 else below + (above - below) * rest
 
 
@@ -190,7 +192,7 @@ class StatisticsPass:
         self._name = f"statistics/{parts.digest[:24]}-{train[:24]}.json"
         self._motion_parts: MotionParts | None = None
         try:
-            self.result = PassResult.decoded(parts.kept(self._name))
+            self.result = PassResult.decoded(parts.load(self._name))
         except (OSError, ValueError, KeyError) as error:
             if not isinstance(error, FileNotFoundError):
                 log.warning("all numbers are read again, since %s is damaged: %s", self._name, error)

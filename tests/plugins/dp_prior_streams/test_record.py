@@ -268,12 +268,12 @@ def test_a_key_that_was_kept_is_read_again_where_any_byte_of_it_changed(small_se
         np.savez_compressed(path, values=expected)
     content = path.read_bytes()
 
-    assert np.array_equal(store._kept(path.relative_to(store.cache.folder).as_posix()), expected)
+    assert np.array_equal(store._cached_column(path.relative_to(store.cache.folder).as_posix()), expected)
     for place in range(0, len(content), 3):
         damaged = bytearray(content)
         damaged[place] ^= 4
         path.write_bytes(damaged)
-        values = store._kept(path.relative_to(store.cache.folder).as_posix())
+        values = store._cached_column(path.relative_to(store.cache.folder).as_posix())
         assert values is None or np.array_equal(values, expected), place
 
 
