@@ -66,7 +66,9 @@ class Outcomes:
             problems += [f"line {line}: {fault}"] if fault else []
         if problems:
             raise ConfigError(str(path), problems[:10])
-        outcomes = cls({name: cell for name, cell in row.items() if name != CHECK} for _, row in rows)
+        for _, row in rows:
+            row.pop(CHECK, None)
+        outcomes = cls(row for _, row in rows)
         policies, starts = len(outcomes.policies), len(outcomes.starts)
         if policies**2 * starts > MOST_BETS:
             finding = f"has {policies:,} policies and {starts:,} starts, {policies**2 * starts:,} bets on a better one"

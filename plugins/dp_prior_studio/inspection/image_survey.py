@@ -171,7 +171,9 @@ def images_at(place: Path) -> dict[str, Any] | None:
         return None
     if parts := parts_at(place):
         return _of_parts(parts)
-    kinds = ["npz"] if place.suffix == ".npz" else ["folder", "parquet"] if place.is_dir() else ["parquet"]
+    kinds = ["folder", "parquet"] if place.is_dir() else ["parquet"]
+    if place.suffix == ".npz":
+        kinds = ["npz"]
     for kind in kinds:
         plain = {"type": kind, "path": str(place)}
         if _opened(plain, labelled=False) is None:
