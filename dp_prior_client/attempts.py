@@ -118,7 +118,8 @@ class Attempts:
                 if has_ended.is_set():
                     return
                 self._tell(start, f"silent for {passed_s:g} s")
-        abandon()
+                if passed_s >= end_s:
+                    abandon()  # under the lock, so that no other attempt begins meanwhile, which it would end too
 
     def _note(self, start: float, reason: str) -> None:
         with self._lock:

@@ -290,8 +290,11 @@ class PolicyClient(ChunkBroker):
 def _address(host: str, port: int) -> str:
     """The whole address of a server; see `PolicyClient`."""
     is_whole = host.startswith(("ws://", "wss://"))
-    place = f"[{host}]" if host.count(":") > 1 and "[" not in host else host  # an address of IPv6
-    url = host if is_whole else f"ws://{place}" if ":" in place.rpartition("]")[2] else f"ws://{place}:{port}"
+    url = host
+    if not is_whole:
+        place = f"[{host}]" if host.count(":") > 1 and "[" not in host else host  # an address of IPv6
+        has_port = ":" in place.rpartition("]")[2]
+        url = f"ws://{place}" if has_port else f"ws://{place}:{port}"
     try:
         parts = urlsplit(url)
         if "[" in parts.netloc:

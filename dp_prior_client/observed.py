@@ -12,7 +12,7 @@ from dp_prior_client.loop_limits import LoopLimits
 from dp_prior_client.onboard.frozen_watch import FrozenWatch
 from dp_prior_client.steady_clock import SteadyClock
 
-KEPT_S = 2.0
+REMEMBERED_S = 2.0
 """Observations older than this are forgotten, even where another key has nothing newer to be compared with."""
 
 
@@ -42,7 +42,7 @@ class Observed:
         self._clock, self._limits, self._period, self._past = clock, limits, period, past
         self._latency, self._nearest, self._instructions = dict(latency), frozenset(nearest), frozenset(instructions)
         self._frozen = FrozenWatch(limits.frame_s, limits.frozen)
-        self._kept_s = max(KEPT_S, *self._latency.values()) if self._latency else KEPT_S
+        self._remembered_s = max(REMEMBERED_S, *self._latency.values()) if self._latency else REMEMBERED_S
         self.reset()
 
     def reset(self) -> None:
@@ -84,7 +84,7 @@ class Observed:
                 past.clear()  # values of two shapes cannot be stacked, and only the predictor knows which one is right
             if key not in captured or not past or times[key] > past[-1][0]:  # else delivered again, or overtaken
                 past.append((times[key], value))
-        oldest = max(self.newest, now - self._kept_s) - self._past * self._period
+        oldest = max(self.newest, now - self._remembered_s) - self._past * self._period
         for past in self._observations.values():
             while len(past) > 1 and past[1][0] <= oldest:
                 past.popleft()

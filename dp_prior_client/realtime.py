@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError  # the builtin TimeoutError from Python 3.11 on
 from typing import Any, NamedTuple, Protocol
@@ -129,12 +129,7 @@ class RealtimeAgent:
             ValueError: a number is out of range, nearest is one text, `limits.rate` refuses fps, `actions` are limits
                 of another width, or they clip the commands of a server's dry run.
         """
-        latencies = [*(obs_latency or {}).values(), action_latency]
-        if fps <= 0 or n_obs_steps < 1 or n_action_steps < 1 or delay < 0 or min(latencies) < 0:
-            raise ValueError(
-                f"fps is {fps}, n_obs_steps {n_obs_steps}, n_action_steps {n_action_steps}, delay {delay}, latencies "
-                f"{latencies}; expected fps above 0, counts from 1, and no negative delay or latency"
-            )
+        _check_numbers(fps, n_obs_steps, n_action_steps, delay, [*(obs_latency or {}).values(), action_latency])
         if isinstance(nearest, str):
             raise ValueError(f"nearest is the text {nearest!r}; expected a collection of names: [{nearest!r}]")
         self._predictor = predictor
@@ -193,7 +188,7 @@ class RealtimeAgent:
         self._called: float | None = None
         self._held_since: float | None = None
         self._next_line_s = min(self.limits.hold_s, STARVED_S)
-        self._has_told = False
+        self._has_warned = False
         self._last: np.ndarray | None = None  # action of a chunk
         self._sent: np.ndarray | None = None  # action of anything
         self._commands: deque = deque()  # (time, action)
@@ -278,10 +273,10 @@ class RealtimeAgent:
         action = self._judged(self._chunk[index], obs)
         self._called = self._clock()  # later than now by the wait for a first chunk
         self._commands.append((self._called, action))
-        if self._has_told:
+        if self._has_warned:
             log.warning("new actions come again after %.3g s", now - self._held_since)
         self._last, self._held_since = action, None
-        self._next_line_s, self._has_told = min(self.limits.hold_s, STARVED_S), False
+        self._next_line_s, self._has_warned = min(self.limits.hold_s, STARVED_S), False
         self.commanded, self.state = self.commanded + 1, "acting"
         return self._last
 
@@ -322,7 +317,7 @@ class RealtimeAgent:
         if (is_held or then != "stop") and held_s > self._next_line_s - self._period / 2:
             deed = "the last action is held" if is_held else "the function gives the action"
             log.warning("%s; %s (limits.then)", self._reason(now), deed)
-            self._next_line_s, self._has_told = max(2 * held_s, STARVED_S), True
+            self._next_line_s, self._has_warned = max(2 * held_s, STARVED_S), True
         if is_held:
             self.held += 1
             return self._stopped() if is_late else self._last
@@ -409,10 +404,19 @@ class RealtimeAgent:
         try:
             return request.result.result(None if patience_s == math.inf else patience_s)
         except FutureTimeoutError:
-            if request.result.done():  # the predictor's own error
-                raise
+            if request.result.done():  # the predictor's own error, or a chunk that has come in this moment
+                return request.result.result()
             self._request = request
             raise LateError(
                 f"no first chunk within {patience_s:g} s of its request (limits.first_chunk_s): is the policy still "
                 f"loading, or its server away? Raise the limit if it only needs longer"
             ) from None
+
+
+def _check_numbers(fps: float, n_obs_steps: int, n_action_steps: int, delay: int, latencies: Sequence[float]) -> None:
+    """Raises ValueError for numbers of a `RealtimeAgent` that are out of range."""
+    if fps <= 0 or n_obs_steps < 1 or n_action_steps < 1 or delay < 0 or min(latencies) < 0:
+        raise ValueError(
+            f"fps is {fps}, n_obs_steps {n_obs_steps}, n_action_steps {n_action_steps}, delay {delay}, latencies "
+            f"{latencies}; expected fps above 0, counts from 1, and no negative delay or latency"
+        )

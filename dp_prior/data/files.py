@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from numpy.lib import format as npy_format
 
-from dp_prior.data.errors import DataError, MissingError, UnreadableError
+from dp_prior.data.errors import DataError, MissingError, UnreadableError, UnwritableError
 from dp_prior.files.regular_files import UnfitError
 
 SYSTEM_REFUSALS = {
@@ -58,8 +58,9 @@ SLACK = 64 << 20
 
 
 def raise_refusal(path: Path | str, error: Exception) -> None:
-    """Raises UnreadableError if the system refused to read, memory included, rather than read something wrong."""
-    if isinstance(error, UnreadableError):
+    """Raises UnreadableError if the system refused to read, memory included, rather than read something wrong; an
+    UnwritableError, of a file that is made of what is read, is raised again."""
+    if isinstance(error, (UnreadableError, UnwritableError)):
         raise error
     code = errno.ENOMEM if isinstance(error, MemoryError) else isinstance(error, OSError) and error.errno
     if code in SYSTEM_REFUSALS:

@@ -130,7 +130,7 @@ class ActionWatch:
         """
         self._action, self._limits, self._tell = action, limits or ActionLimits(), tell
         self._width = action.shape[0]
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
         self.problems: list[tuple[str, int]] = []
         self._answers: dict[str, tuple[list[int], list[int]]] = {}
         if action.motion is None:
@@ -182,8 +182,8 @@ class ActionWatch:
         is_clipped = self._limits.beyond == "clip"
         clipped = _clipped(action, bounds) if is_clipped else action
         for place, problem in problems.items():
-            if place not in self._told:
-                self._told.add(place)
+            if place not in self._reported:
+                self._reported.add(place)
                 clipping = "; it is clipped (actions.beyond)" if is_clipped else ""
                 self._tell(problem + clipping + _question([place]))
         if clipped is None:

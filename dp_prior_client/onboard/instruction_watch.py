@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 LONGEST_SHOWN = 200
 """Most characters of an instruction that are compared and shown."""
 
-MOST_TOLD = 100
+MOST_REPORTED = 100
 """Different instructions of a robot that are logged; further ones are not."""
 
 
@@ -26,9 +26,9 @@ class InstructionWatch:
 
     def __init__(self, reads: ObsSpec, tell: Callable[[str], None] = log.warning):
         """Args: tell: receives each line."""
-        self._known = {key: frozenset(entry.texts) for key, entry in reads.observations.items() if entry.texts}
+        self._trained_texts = {key: frozenset(entry.texts) for key, entry in reads.observations.items() if entry.texts}
         self._tell = tell
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def check(self, obs: Mapping[str, Any]) -> None:
         """Tell of each instruction that training did not have, once.
@@ -36,11 +36,11 @@ class InstructionWatch:
         Args:
             obs: texts, or lists or arrays of texts, by key; embeddings are passed over.
         """
-        for key, texts in self._known.items():
+        for key, texts in self._trained_texts.items():
             for text in _texts(obs.get(key)):
-                if text in texts or (key, text) in self._told or len(self._told) >= MOST_TOLD:
+                if text in texts or (key, text) in self._reported or len(self._reported) >= MOST_REPORTED:
                     continue
-                self._told.add((key, text))
+                self._reported.add((key, text))
                 nearest = difflib.get_close_matches(text[:LONGEST_SHOWN], sorted(texts), 1, 0.0)[0]
                 self._tell(
                     f"instruction {text[:LONGEST_SHOWN]!r} (observation {key!r}) is none of the {len(texts)} of "

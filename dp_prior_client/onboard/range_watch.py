@@ -58,7 +58,7 @@ class RangeWatch:
         for key, observation in self._observations.items():
             middle, half = _middle_and_half(observation)
             self._bounds[key] = middle - self._limits.tell * half, middle + self._limits.tell * half
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
 
     def check(self, obs: Mapping[str, np.ndarray]) -> None:
         """Log or refuse observations that lie outside.
@@ -94,8 +94,8 @@ class RangeWatch:
             if factor > self._limits.refuse:
                 again = "The observation was not remembered: call again with a good one"
                 raise ValueError(f"{problem}, and the limit is {self._limits.refuse:g} (ranges.refuse). {again}")
-            if (key, dimension) not in self._told:
-                self._told.add((key, dimension))
+            if (key, dimension) not in self._reported:
+                self._reported.add((key, dimension))
                 self._tell(f"{problem}; are its unit and the order of the numbers those of the data?")
 
 

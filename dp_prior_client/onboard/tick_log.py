@@ -47,6 +47,9 @@ MOST_TICKS, POLL_S = 10_000, 0.2
 MOST_SUMMED = 128 << 10
 """Bytes of an observation that its checksum is made of, about."""
 
+CHUNK_COLUMNS = ("chunk", "chunk_start")
+"""Columns of ticks at which a chunk begins; others have a value at every tick."""
+
 META, FORMAT = "meta.json", "dp_prior ticks 1"
 
 log = logging.getLogger(__name__)
@@ -260,9 +263,11 @@ class _Episode:
         self._rows = self._written = 0
 
     def takes(self, episode: int, step: int, row: list[tuple[str, np.ndarray]]) -> bool:
-        """Whether this is a further row of this file."""
+        """Whether this is a further row of this file, whose columns but those of chunks have a value in each row."""
         is_next = episode == self._episode and step >= self._step and self._rows < MOST_ROWS
-        return is_next and all(self._layout.get(name, value.shape) == value.shape for name, value in row)
+        layout = {name: value.shape for name, value in row}
+        is_alike = layout.keys() - CHUNK_COLUMNS == self._layout.keys() - CHUNK_COLUMNS
+        return is_next and is_alike and all(self._layout.get(name, shape) == shape for name, shape in layout.items())
 
     def add(self, episode: int, step: int, row: list[tuple[str, np.ndarray]]) -> None:
         """Append a row."""

@@ -11,13 +11,13 @@ import numpy as np
 
 from dp_prior.config.errors import short
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import decoding
+from dp_prior.data.files import decoding, reading
 from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore, LeRobotStoreConfig
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import to_numpy
 from dp_prior.data.formats.recording import Recording
-from dp_prior.files.regular_files import SMALL, UnfitError, expanded, read_small
+from dp_prior.files.regular_files import SMALL, expanded, read_object, read_small
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,8 +70,7 @@ class AnnotatedLeRobotConfig(LeRobotStoreConfig):
         """See `EpisodeStoreRecord`; whether a LeRobot data set has such a file or column."""
         if not super().is_at(path):
             return False
-        info = _json(path / "meta/info.json")
-        features = info.get("features") if isinstance(info, dict) else None
+        features = read_object(path / "meta/info.json").get("features")
         return (path / MODALITY).is_file() or (isinstance(features, dict) and not STYLES.keys().isdisjoint(features))
 
     def create(self) -> AnnotatedLeRobotStore:
@@ -150,7 +149,11 @@ class AnnotatedLeRobotStore(LeRobotStore):
         return _texts_in_force(table, source, np.repeat(file.episodes, lengths), tasks, file.path)
 
     def _named_parts(self) -> Iterator[tuple[str, Part]]:
-        """The parts and the columns of annotations that `MODALITY` names, unless a feature has the name."""
+        """The parts and the columns of annotations that `MODALITY` names, unless a feature has the name.
+
+        Raises:
+            UnreadableError: the system refused to read this file.
+        """
         file = self.path / MODALITY
         content = _json(file) if file.is_file() else {}
         if not isinstance(content, dict):
@@ -216,6 +219,7 @@ def _texts_in_force(
 def _json(file: Path) -> Any:
     """The content of a small JSON file; None for another file."""
     try:
-        return json.loads(read_small(file, SMALL))
-    except (OSError, ValueError, RecursionError, UnfitError, DataError):
+        with reading(file):
+            return json.loads(read_small(file, SMALL))
+    except (ValueError, RecursionError):
         return None

@@ -84,7 +84,7 @@ def compare_policies(
     starts: list[str] = []
     with contextlib.ExitStack() as opened:
         opened.enter_context(held(out))
-        outcomes = Outcomes.kept(out, limits)
+        outcomes = Outcomes.of_folder(out, limits)
         comparison = Comparison(outcomes.scores(names, starts), limits, rules.error)
         plays: dict[str, Play] = {}
         for episodes in rules.rounds:

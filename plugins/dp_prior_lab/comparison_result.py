@@ -50,17 +50,17 @@ class ComparisonResult:
     """The verdicts about policies.
 
     Attributes:
-        names: of the policies, in the order of `known`.
+        names: of the policies, in the order of `comparison`.
         most: starts at most; None for outcomes that were noted elsewhere.
     """
 
     names: Sequence[str]
-    known: Comparison
+    comparison: Comparison
     most: int | None = None
 
     def lines(self) -> list[str]:
         """Lines for a person; a difference is of the policy that is named first, from the other."""
-        names, comparison, lines = self.names, self.known, []
+        names, comparison, lines = self.names, self.comparison, []
         for pair in comparison.pairs():
             first, second, difference, (low, high) = names[pair.first], names[pair.second], pair.difference, pair.limits
             if pair.better == pair.second:
@@ -68,8 +68,8 @@ class ComparisonResult:
             head = f"{first} and {second} are not told apart"
             if pair.better is not None:
                 head = f"{first} is better than {second}, known after {pair.after} starts"
-            told = f"difference {difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts"
-            lines.append(f"{head}: {told if pair.starts else NO_START}")
+            evidence = f"difference {difference:+.3f} ({low:+.3f} to {high:+.3f}) on {pair.starts} starts"
+            lines.append(f"{head}: {evidence if pair.starts else NO_START}")
         width = max(map(len, names))
         for name, (mean, low, high), letters in zip(names, comparison.means(), comparison.letters(), strict=True):
             lines.append(
@@ -84,14 +84,16 @@ class ComparisonResult:
 
     def progress(self) -> str:
         """How far a comparison is, in one line."""
-        means = ", ".join(f"{name} {mean:.3f}" for name, (mean, *_) in zip(self.names, self.known.means(), strict=True))
-        still = len(self.known.undecided())
+        means = ", ".join(
+            f"{name} {mean:.3f}" for name, (mean, *_) in zip(self.names, self.comparison.means(), strict=True)
+        )
+        still = len(self.comparison.undecided())
         ending = "all are told apart" if not still else f"{still} are not told apart yet"
-        return f"{self.known.scores.shape[1]} of at most {self.most} starts: {means}; {ending}"
+        return f"{self.comparison.scores.shape[1]} of at most {self.most} starts: {means}; {ending}"
 
     def document(self) -> dict[str, Any]:
         """JSON values; an unknown number is NaN."""
-        names, comparison = self.names, self.known
+        names, comparison = self.names, self.comparison
         return {
             "error": comparison.error,
             "range": list(comparison.limits),
@@ -130,7 +132,7 @@ class ComparisonResult:
         replace_file(out / RESULT, encode_document(self.document()))
         yield out / RESULT
         import_figure()
-        yield verdict_page(self.names, self.known, self.most).write(out / VERDICT_PAGE)
+        yield verdict_page(self.names, self.comparison, self.most).write(out / VERDICT_PAGE)
 
     @property
     def _most_rollouts(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import ConfigError
-from dp_prior.data.files import load_npz
+from dp_prior.data.files import load_npz, raise_refusal
 from dp_prior.data.samples.over_columns import Samples
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.randomness import Randomness
@@ -49,7 +50,7 @@ class HeldOut(Conditions):
         return self._samples.fetch((ids % len(self._samples)).to(self._samples.device)).to(ids.device).cond
 
 
-class Given(Conditions):
+class ConditionsFile(Conditions):
     """Conditions from a file, in turn: arrays by their names, or what `dp-prior sample` drew with another model."""
 
     def __init__(self, path: Path, spec: Spec):
@@ -57,39 +58,59 @@ class Given(Conditions):
         Raises:
             FileNotFoundError: there is no such file.
             ConfigError: it does not hold the conditions that the model reads.
+            UnreadableError: the system refused to read it.
         """
         content = path.read_bytes()
         self.identity = {"conditions": hashlib.sha256(content).hexdigest()}
-        if content.startswith(NPY_MAGIC):
-            remedy = f"save numpy.savez(FILE, NAME=array) with the names {list(spec.cond_shapes)}"
-            raise ConfigError(f"--conditions {path}", [f"is one .npy array without a name; {remedy}"])
-        try:
-            self._arrays = _as_conditions(load_npz(path), spec)
-        except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
-            raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
-        expected, shapes_held = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}
-        counts = {len(value) if value.ndim else 0 for value in self._arrays.values()}
-        is_numeric = all(value.dtype.kind in "biuf" for value in self._arrays.values())
-        if shapes_held != expected or len(counts) != 1 or 0 in counts or not is_numeric:
-            shapes = {key: f"{value.dtype} {value.shape}" for key, value in self._arrays.items()}
-            problem = f"holds {shapes}; expected numbers (m, *shape) with one m above 0 for the shapes {dict(expected)}"
-            raise ConfigError(f"--conditions {path}", [problem])
-        for key, names in spec.classes.items():
-            if not np.isin(self._arrays[key], np.arange(len(names))).all():
-                problem = f"{key} holds other numbers than those of the classes, 0 to {len(names) - 1}"
-                raise ConfigError(f"--conditions {path}", [problem])
-        self._count = counts.pop()
-        self._arrays = {key: _as_read(value, key, spec, path) for key, value in self._arrays.items()}
+        arrays = _as_conditions(_arrays_in(content, spec, path), spec)
+        self._count = _checked_count(arrays, spec, path)
+        self._arrays = {key: _as_read(value, key, spec, path) for key, value in arrays.items()}
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
-        chosen = (ids % self._count).cpu().numpy()
-        return {
-            key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device)
-            for key, value in self._arrays.items()
-        }
+        return {key: self._rows_of(key, ids) for key in self._arrays}
 
     def labels(self, ids: Tensor) -> Tensor | None:
-        return self.rows(ids)[LABEL] if LABEL in self._arrays else None
+        return self._rows_of(LABEL, ids) if LABEL in self._arrays else None
+
+    def _rows_of(self, key: str, ids: Tensor) -> Tensor:
+        """(B, *shape) of one key, for the samples ids (B,) int64."""
+        chosen = (ids % self._count).cpu().numpy()
+        return torch.from_numpy(np.ascontiguousarray(self._arrays[key][chosen])).to(ids.device)
+
+
+def _arrays_in(content: bytes, spec: Spec, path: Path) -> dict[str, np.ndarray]:
+    """The arrays in the content of a file; see `ConditionsFile` for the errors."""
+    if content.startswith(NPY_MAGIC):
+        remedy = f"save numpy.savez(FILE, NAME=array) with the names {list(spec.cond_shapes)}"
+        raise ConfigError(f"--conditions {path}", [f"is one .npy array without a name; {remedy}"])
+    try:
+        return load_npz(io.BytesIO(content))
+    except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
+        raise_refusal(path, error)
+        raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
+
+
+def _checked_count(arrays: dict[str, np.ndarray], spec: Spec, path: Path) -> int:
+    """The number of rows of arrays that have the shapes and the classes of a model's conditions.
+
+    Raises:
+        ConfigError: they have not.
+    """
+    counts = {len(value) if value.ndim else 0 for value in arrays.values()}
+    has_shapes = {key: value.shape[1:] for key, value in arrays.items()} == spec.cond_shapes
+    is_numeric = all(value.dtype.kind in "biuf" for value in arrays.values())
+    if not has_shapes or len(counts) != 1 or 0 in counts or not is_numeric:
+        stored, expected = (
+            {key: f"{value.dtype} {value.shape}" for key, value in arrays.items()},
+            dict(spec.cond_shapes),
+        )
+        problem = f"holds {stored}; expected numbers (m, *shape) with one m above 0 for the shapes {expected}"
+        raise ConfigError(f"--conditions {path}", [problem])
+    for key, names in spec.classes.items():
+        if not np.isin(arrays[key], np.arange(len(names))).all():
+            problem = f"{key} holds other numbers than those of the classes, 0 to {len(names) - 1}"
+            raise ConfigError(f"--conditions {path}", [problem])
+    return counts.pop()
 
 
 def _as_conditions(arrays: dict[str, np.ndarray], spec: Spec) -> dict[str, np.ndarray]:

@@ -105,7 +105,7 @@ class Improvement:
         Args:
             run: reference of the run or checkpoint to begin with.
             report: prints a line.
-            playing: `evaluator`, `given` and `device`, see `Player`.
+            playing: `evaluator`, `configuration` and `device`, see `Player`.
 
         Raises:
             ConfigError: the policy cannot be improved like this, or `out` holds another improvement.

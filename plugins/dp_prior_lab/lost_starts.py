@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.config import ConfigError
-from dp_prior.data.files import load_npz
+from dp_prior.data.files import load_npz, raise_refusal
 from dp_prior_lab.outcomes import OUTCOMES, Outcomes
 from dp_prior_lab.players import Player
 from dp_prior_lab.verdict import Comparison
@@ -65,7 +65,7 @@ def find_losses(player: Player, first: int, folder: Path, error: float, is_enoug
         ConfigError: the environment reported success in no episode.
         OSError: a file cannot be written.
     """
-    outcomes, env, play = Outcomes.kept(folder, (0.0, 1.0)), player.record.env, None
+    outcomes, env, play = Outcomes.of_folder(folder, (0.0, 1.0)), player.record.env, None
     with contextlib.ExitStack() as opened:
         while not is_enough(losses := Losses.of(outcomes, first, error)):
             if play is None:
@@ -89,11 +89,13 @@ def lost_actions(folder: Path, seed: int) -> np.ndarray:
 
     Raises:
         ConfigError: their file is missing or damaged.
+        UnreadableError: the system refused to read it.
     """
     path = folder / LOST / f"{seed}.npz"
     try:
         return load_npz(path, ["action"])["action"]
     except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
+        raise_refusal(path, error)
         finding = f"cannot be read ({error}); expected the executed `action` of the start {seed} that was lost"
         remedy = f"remove {folder}, and the same command does this round again"
         raise ConfigError(str(path), [f"{finding}; {remedy}"]) from None

@@ -66,7 +66,9 @@ class Outcomes:
             problems += [f"line {line}: {fault}"] if fault else []
         if problems:
             raise ConfigError(str(path), problems[:10])
-        outcomes = cls({name: cell for name, cell in row.items() if name != CHECK} for _, row in rows)
+        for _, row in rows:
+            row.pop(CHECK, None)
+        outcomes = cls(row for _, row in rows)
         policies, starts = len(outcomes.policies), len(outcomes.starts)
         if policies**2 * starts > MOST_BETS:
             finding = f"has {policies:,} policies and {starts:,} starts, {policies**2 * starts:,} bets on a better one"
@@ -74,8 +76,8 @@ class Outcomes:
         return outcomes
 
     @classmethod
-    def kept(cls, folder: Path, limits: tuple[float, float]) -> Outcomes:
-        """The outcomes in a folder, none at first; see `read`."""
+    def of_folder(cls, folder: Path, limits: tuple[float, float]) -> Outcomes:
+        """Read the outcomes in a folder, none before the first write; see `read`."""
         path = folder / OUTCOMES
         return cls.read(path, limits) if path.is_file() else cls()
 

@@ -82,7 +82,7 @@ class Reconstruction:
 
 
 def inner_products(rows: list[Profile], columns: list[Profile]) -> np.ndarray:
-    """(len(some), len(others)) float64 integrals over the run of the products of two profiles.
+    """(len(rows), len(columns)) float64 integrals over the run of the products of two profiles.
 
     Source: Karras et al. 2024, appendix C, written with quotients of steps, which do not overflow.
     """
@@ -143,17 +143,13 @@ def reconstruct(
     chain = _chain(reference)
     averages = _consistent([list(_averages(stored)) for stored in chain])
     target = Profile(relative_width, chain[0].manifest.step)
-    stored_widths = sorted({average.profile.relative_width for average in averages})
-    widths = ", ".join(f"{width:g}" for width in stored_widths)
     if not averages:
         advice = 'give train.ema an average {"type": "power_function"} and set checkpoints.keep_every before training'
         raise ConfigError(str(reference), [f"no checkpoint holds a power-function average; {advice}"])
-    coefficients, error = fit([average.profile for average in averages], target)
+    profiles = [average.profile for average in averages]
+    coefficients, error = fit(profiles, target)
     if not error <= max_error:  # also where NaN is allowed
-        finding = f"width {relative_width:g} at step {target.step} is out of reach: the error would be {error:.2g}"
-        limit = f"at most {max_error:g} is allowed. There are the widths {widths} at {len(chain)} checkpoints"
-        advice = "choose a width between or near those, or keep more checkpoints (checkpoints.keep_every)"
-        raise ConfigError(str(reference), [f"{finding}, {limit}; {advice}"])
+        raise ConfigError(str(reference), [_out_of_reach(target, profiles, len(chain), error, max_error)])
     directory = vacant(directory)
     try:
         model, documents = _built(chain[0].path)
@@ -177,6 +173,15 @@ def reconstruct(
     return Reconstruction(directory, target, error, len(averages), len(chain))
 
 
+def _out_of_reach(target: Profile, stored: list[Profile], n_checkpoints: int, error: float, max_error: float) -> str:
+    """The problem of a profile that the stored ones approximate too badly."""
+    widths = ", ".join(f"{width:g}" for width in sorted({profile.relative_width for profile in stored}))
+    finding = f"width {target.relative_width:g} at step {target.step} is out of reach: the error would be {error:.2g}"
+    limit = f"at most {max_error:g} is allowed. There are the widths {widths} at {n_checkpoints} checkpoints"
+    advice = "choose a width between or near those, or keep more checkpoints (checkpoints.keep_every)"
+    return f"{finding}, {limit}; {advice}"
+
+
 def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
     """The averages of all checkpoints, newest first.
 
@@ -190,7 +195,7 @@ def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
             place = (averages or checkpoints[0])[0].checkpoint
             raise CheckpointError(
                 f"train.ema was changed during the run, see {place / 'config.json'}: power-function averages "
-                f"were {_some(before)} and are {_some(now)}. Name a checkpoint from before, RUN@step_00012000"
+                f"were {_listed(before)} and are {_listed(now)}. Name a checkpoint from before, RUN@step_00012000"
             )
     return [average for averages in checkpoints for average in averages]
 
@@ -201,7 +206,7 @@ def _note(average: Average, coefficient: float) -> dict[str, Any]:
     return {**where, "relative_width": profile.relative_width, "coefficient": coefficient}
 
 
-def _some(averages: set[tuple[str, float]]) -> str:
+def _listed(averages: set[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {width:g}" for name, width in sorted(averages)) or "none"
 
 

@@ -53,7 +53,7 @@ from dp_prior.run.stored import check_origin
 from dp_prior.tensors.batch import LABEL, Spec
 from dp_prior.tensors.pixels.picture_files import import_pillow
 from dp_prior.tensors.randomness import Randomness
-from dp_prior_lab.conditions import Conditions, Given, HeldOut, Labelled
+from dp_prior_lab.conditions import Conditions, ConditionsFile, HeldOut, Labelled
 from dp_prior_lab.trained_model import load_model, watched
 from dp_prior_robot.stored_task import StoredTask, read_stored
 
@@ -168,7 +168,7 @@ def _conditions(
         raise ConfigError("--split", [f"the data of the run give no condition of the model: {source}; leave it out"])
     conditions = Conditions()
     if request.conditions is not None:
-        conditions = Given(request.conditions, spec)
+        conditions = ConditionsFile(request.conditions, spec)
     elif stored is not None:
         data = stored.open(report, ranks.check_before_training)
         settings = flat(stored.data.model_dump(mode="json"), "data")

@@ -86,7 +86,7 @@ def trial(
     except (EOFError, KeyboardInterrupt):
         echo(f"\nstopped; every entry is kept in {out}, and the same command goes on", err=True)
         sys.exit(STOPPED)
-    result = ComparisonResult(sheet.names, sheet.known(), max_starts)
+    result = ComparisonResult(sheet.names, sheet.comparison(), max_starts)
     echo("\n".join(result.lines()))
     if void := sheet.void():
         echo(f"void trials, which were repeated: {', '.join(f'{count} of {name}' for name, count in void.items())}")

@@ -84,7 +84,7 @@ class Sheet:
                 scored.setdefault((trial.block, trial.place), trial)
         return scored
 
-    def known(self) -> Comparison:
+    def comparison(self) -> Comparison:
         """The comparison of the policies by the scores."""
         return self._comparison(sorted({block for block, _ in self.scored()}))
 

@@ -23,7 +23,7 @@ from dp_prior.files.temporary import is_alive, is_temporary, owner_of
 
 
 @dataclass(frozen=True)
-class Found:
+class Entry:
     """An entry of the directory of checkpoints.
 
     Attributes:
@@ -49,7 +49,7 @@ def _root_of(run: Path) -> Path:
     raise FileNotFoundError(f"{finding}{misplaced(run, 'checkpoint')}")
 
 
-def take_stock(run: Path, *, compare_hashes: bool) -> Iterator[Found]:
+def take_stock(run: Path, *, compare_hashes: bool) -> Iterator[Entry]:
     """All entries, good checkpoints first, newest first. Changes nothing and needs no lock.
 
     A run may be writing; its unfinished and just deleted checkpoints are left out.
@@ -70,12 +70,12 @@ def take_stock(run: Path, *, compare_hashes: bool) -> Iterator[Found]:
         roles = ("latest",) * (checkpoint is stored[0]) + ("best",) * (checkpoint in best)
         checked = checkpoint_at(checkpoint.path, Patience(), compare_hashes=True) if compare_hashes else checkpoint
         if isinstance(checked, StoredCheckpoint):
-            yield Found(checked.path, "good", checked.manifest, roles)
+            yield Entry(checked.path, "good", checked.manifest, roles)
         elif checked is not None:
             unreadable += [checked] if isinstance(checked, UnreadableCheckpointError) else []
-            yield _found(checked, checkpoint.manifest)
+            yield _faulty_entry(checked, checkpoint.manifest)
     for problem in problems:
-        yield _found(problem)
+        yield _faulty_entry(problem)
     for path in sorted(root.iterdir()):
         if path.name.startswith((SET_ASIDE, QUARANTINE)):
             try:
@@ -84,16 +84,16 @@ def take_stock(run: Path, *, compare_hashes: bool) -> Iterator[Found]:
                 continue
             if manifest is not None and manifest.nonfinite:
                 remark = f"not finite: {', '.join(manifest.nonfinite)}"
-            yield Found(path, "set aside" if path.name.startswith(SET_ASIDE) else "quarantine", manifest, remark=remark)
+            yield Entry(path, "set aside" if path.name.startswith(SET_ASIDE) else "quarantine", manifest, remark=remark)
         elif is_temporary(path) and not is_alive(*owner_of(path)):
-            yield Found(path, "leftover", remark="of process {1} on host {0}".format(*owner_of(path)))
+            yield Entry(path, "leftover", remark="of process {1} on host {0}".format(*owner_of(path)))
     if compare_hashes and unreadable:
         raise unreadable[0]
 
 
-def _found(problem: DamagedError | UnreadableCheckpointError, manifest: Manifest | None = None) -> Found:
+def _faulty_entry(problem: DamagedError | UnreadableCheckpointError, manifest: Manifest | None = None) -> Entry:
     kind: Literal["damaged", "unreadable"] = "damaged" if isinstance(problem, DamagedError) else "unreadable"
-    return Found(Path(problem.path), kind, manifest, remark=problem.problem)
+    return Entry(Path(problem.path), kind, manifest, remark=problem.problem)
 
 
 def store_of(run: Path, **changes: Any) -> CheckpointStore:

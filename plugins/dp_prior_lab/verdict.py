@@ -157,7 +157,10 @@ class Comparison:
             gains = all_gains[first, second]
             gains = gains[~np.isnan(gains)]
             low, high = mean_limits(gains, self.error / len(numbers)) if len(gains) else (-1.0, 1.0)
-            after = int(decided[first, second] or decided[second, first])
+            better, after = None, None
+            for winner, loser in ((first, second), (second, first)):
+                if decided[winner, loser]:
+                    better, after = winner, int(decided[winner, loser])
             pairs.append(
                 Pair(
                     first,
@@ -165,8 +168,8 @@ class Comparison:
                     starts=len(gains),
                     difference=float(gains.mean() * width) if len(gains) else math.nan,
                     limits=(low * width, high * width),
-                    better=(first if decided[first, second] else second) if after else None,
-                    after=after or None,
+                    better=better,
+                    after=after,
                 )
             )
         return pairs

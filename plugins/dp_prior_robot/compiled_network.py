@@ -180,11 +180,10 @@ class CompiledNetwork:
                     continue
                 self._compiled[rows] = fast
                 self._unchecked.add(rows)
-                log.info(
-                    "%s: %d rows take %.3g ms in place of %.3g, after %.0f s%s",
-                    *(SETTING, rows, 1e3 * compiled_s, 1e3 * eager_s, time.perf_counter() - begun),
-                    "".join(f"; not compiled, only recorded: {problem}" for problem in problems),
-                )
+                times = f"{1e3 * compiled_s:.3g} ms in place of {1e3 * eager_s:.3g}"
+                remarks = "".join(f"; not compiled, only recorded: {problem}" for problem in problems)
+                lasted_s = time.perf_counter() - begun
+                log.info("%s: %d rows take %s, after %.0f s%s", SETTING, rows, times, lasted_s, remarks)
                 return
         self._give_up("; ".join(problems))
 

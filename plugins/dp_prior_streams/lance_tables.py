@@ -68,7 +68,7 @@ class LanceTables:
 
     def count(self, name: str) -> int:
         """The rows of a table."""
-        with self._told(name):
+        with self._errors_named(name):
             return self._opened(name).count_rows()
 
     def read(
@@ -84,14 +84,14 @@ class LanceTables:
             UnreachableError: the place did not answer.
         """
         self._check_columns(name, columns, why)
-        with self._told(name):
+        with self._errors_named(name):
             return self._opened(name).to_table(columns=list(columns), offset=begin, limit=count)
 
     def batches(self, name: str, column: str, begin: int, count: int, rows: int) -> Iterator[pyarrow.Array]:
         """Read a column of the rows from `begin` on, some rows at a time."""
         self._check_columns(name, [column], "")
         for first in range(begin, begin + count, rows):
-            with self._told(name):
+            with self._errors_named(name):
                 limit = min(rows, begin + count - first)
                 table = self._opened(name).to_table(columns=[column], offset=first, limit=limit)
             yield from table.column(0).chunks
@@ -102,11 +102,11 @@ class LanceTables:
         Raises:
             OSError: the file cannot be written.
         """
-        with self._told(name):
+        with self._errors_named(name):
             (blob,) = self._opened(name).take_blobs(column, indices=[row])
         with blob, path.open("wb") as file:
             while True:
-                with self._told(name):
+                with self._errors_named(name):
                     piece = blob.read(PIECE)
                 if not piece:
                     break
@@ -121,7 +121,7 @@ class LanceTables:
         if not self.is_remote and not Path(where).is_dir():
             advice = "convert the data set again by lerobot-lance-convert of lerobot-lancedb 0.3 or later"
             raise MissingError(where, [f"no such table; {advice}, or check data.episodes"])
-        with self._told(name):
+        with self._errors_named(name):
             return self._lance.dataset(where, version=self._versions.get(name))
 
     def _check_columns(self, name: str, columns: Sequence[str], why: str) -> None:
@@ -132,7 +132,7 @@ class LanceTables:
             raise DataError(self.where(name), [f"{finding}. {nearest_name(missing[0], stored)}"])
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _errors_named(self, name: str) -> Iterator[None]:
         """Report errors of reading a table; the text of those behind a URL, which may quote a secret, is left out."""
         where = self.where(name)
         if not self.is_remote:

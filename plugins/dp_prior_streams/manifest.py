@@ -173,10 +173,10 @@ class RemoteSet:
 
         pace, numbers = Pace(), itertools.count()
 
-        def arrive() -> tuple[str, Path]:
+        def arrive(place: Place) -> tuple[str, Path]:
             path = target.with_name(f"{target.name}.{next(numbers)}")  # an abandoned attempt goes on writing its own
             try:
-                return save(self.place.pieces(name, begin, end), path, where, end - begin, pace), path
+                return save(place.pieces(name, begin, end), path, end - begin, pace), path
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
@@ -208,16 +208,17 @@ class RemoteSet:
         for name in (MANIFEST, HASHES):
             (self._folder / name).unlink(missing_ok=True)
 
-    def _asked(self, where: str, attempt: Callable[[], T], pace: Pace) -> T:
-        """See `retried`; meanwhile the file is awaited."""
+    def _asked(self, where: str, attempt: Callable[[Place], T], pace: Pace) -> T:
+        """See `retried`; meanwhile the file is awaited. Args: attempt: gets the place, which is opened before."""
         self._awaited.append(where)
         try:
-            return retried(where, attempt, self.look, pace)
+            place = self.place
+            return retried(where, lambda: attempt(place), self.look, pace)
         finally:
             self._awaited.remove(where)
 
     def _version(self, name: str) -> FileVersion:
-        return self._asked(self.where(name), lambda: self.place.version(name), Pace())
+        return self._asked(self.where(name), lambda place: place.version(name), Pace())
 
     def confirm(self) -> None:
         """Note the hashes of the bytes that this thread fetched and decoded."""

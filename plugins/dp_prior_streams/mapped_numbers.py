@@ -216,7 +216,7 @@ class MappedNumbers:
         begin, end = self.plan.span(group)
         return {key: array[begin:end] for key, array in self.arrays.items()}
 
-    def kept(self, name: str) -> bytes:
+    def load(self, name: str) -> bytes:
         """See `NumberGroups`."""
         return (self.directory / name).read_bytes()
 

@@ -158,13 +158,13 @@ class PartCache:
                 log.warning(
                     "disk_gb is %s, but another process reads %s with %s until it ends", here, self.folder, there
                 )
-            excess = self.kept_bytes() + sum(size for _, _, size in entries) - max(self._budget, other)
+            excess = self.permanent_bytes() + sum(size for _, _, size in entries) - max(self._budget, other)
             _remove_first({path: size for _, path, size in entries if not is_temporary(path)}, excess)
 
     def used(self) -> int:
         """Bytes of everything below the folder, with what is reserved."""
         with self._locked("budget.lock"):
-            return sum(size for _, _, size in self._entries()) + self.kept_bytes()
+            return sum(size for _, _, size in self._entries()) + self.permanent_bytes()
 
     def keep(self, name: str, content: bytes) -> None:
         """Write a file below the folder that stays there, and make room for it."""
@@ -183,7 +183,7 @@ class PartCache:
             remove_leftovers(self._parts)
             entries = sorted(self._entries())  # the least recently used first
             budget = max(self._budget, largest_other_budget(self._locks))
-            missing = n_bytes + self.kept_bytes() + sum(size for _, _, size in entries) - budget
+            missing = n_bytes + self.permanent_bytes() + sum(size for _, _, size in entries) - budget
             in_progress = [size for _, path, size in entries if is_temporary(path)]
             removable = {}
             for _, path, size in entries:
@@ -210,7 +210,7 @@ class PartCache:
                 entries.append((path.stat().st_mtime, path, size))
         return entries
 
-    def kept_bytes(self) -> int:
+    def permanent_bytes(self) -> int:
         """Bytes of what is never removed: metadata, manifest, statistics."""
         return sum(_size_of(path) for path in self.folder.iterdir() if path != self._parts)
 
@@ -242,11 +242,9 @@ def prepare_folder(path: Path) -> None:
     Raises:
         UnwritableError: they cannot.
     """
-    try:
+    with writing(path):
         path.mkdir(parents=True, exist_ok=True)
         try_writing(path)
-    except OSError as error:
-        raise UnwritableError(f"{path} cannot be written ({os.strerror(error.errno)}); {OTHER_FOLDER}") from None
 
 
 def _remove_first(sizes: dict[Path, int], n_bytes: int) -> None:
@@ -274,6 +272,22 @@ def written_here(path: Path) -> Iterator[None]:
             raise
         finding = f"{path} cannot be written ({os.strerror(error.errno or errno.ENOSPC)})"
         raise UnwritableError(f"{finding}; make room, or name another folder in data.episodes.cache") from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name a file or a folder in every error of the system while it is written.
+
+    Raises:
+        UnwritableError: it cannot be written.
+    """
+    try:
+        with written_here(path):
+            yield
+    except UnwritableError:
+        raise
+    except OSError as error:
+        raise UnwritableError(f"{path} cannot be written ({os.strerror(error.errno)}); {OTHER_FOLDER}") from None
 
 
 def empty_folder(folder: Path) -> None:

@@ -176,7 +176,7 @@ class Parts:
         """See `NumberGroups`."""
         return self.numbers.warnings
 
-    def kept(self, name: str) -> bytes:
+    def load(self, name: str) -> bytes:
         """See `NumberGroups`."""
         return (self.store.cache.folder / name).read_bytes()
 

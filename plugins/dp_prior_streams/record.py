@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import logging
@@ -246,7 +245,7 @@ class StreamedStore(LeRobotStore):
         """See `EpisodeStore`; a key of one number for each step is read once and kept in the cache."""
         if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
             return super().read(key)
-        values = self._kept(_kept_name(key))
+        values = self._cached_column(_column_file(key))
         if values is None:
             values = super().read(key)
             self.keep(key, values)
@@ -255,30 +254,33 @@ class StreamedStore(LeRobotStore):
     def keep(self, key: str, values: np.ndarray, numbers: np.ndarray | None = None) -> None:
         """Keep the values of a key of one number for each step in the cache. Args: numbers: (k,) of the episodes that
         have these values; None for all."""
-        content, name = io.BytesIO(), _kept_name(key, numbers)
+        content, name = io.BytesIO(), _column_file(key, numbers)
         np.savez_compressed(content, values=values, sha256=_digest(name, values))
         self.cache.keep(name, content.getvalue())
 
-    def _kept(self, name: str) -> np.ndarray | None:
+    def _cached_column(self, name: str) -> np.ndarray | None:
         """The values in a file of the cache; None if the file is absent or damaged."""
         path = self.cache.folder / name
         if not path.exists():
             return None
-        with contextlib.suppress(Exception):  # of a dozen types
-            kept = load_npz(path)
-            is_of_older_version = "sha256" not in kept
-            if is_of_older_version or np.array_equal(kept["sha256"], _digest(name, kept["values"])):
-                return kept["values"]
-        log.warning("%s is damaged, so its column is read again", path)
+        reason = "it is not what was written"
+        try:
+            arrays = load_npz(path)
+            is_of_older_version = "sha256" not in arrays
+            if is_of_older_version or np.array_equal(arrays["sha256"], _digest(name, arrays["values"])):
+                return arrays["values"]
+        except Exception as error:  # of a dozen types, the system's among them
+            reason = f"it cannot be read ({error})"
+        log.warning("the column in %s is read again from its data set: %s", path, reason)
         return None
 
     def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """See `EpisodeStore`; a key of one number for each step is read once for these episodes, and kept."""
         if self.meta.is_part or not self.is_number(key) or self.keys()[key] not in ((), (1,)):
             return super().episodes(key, ends, numbers)
-        if (values := self._kept(_kept_name(key))) is not None:
+        if (values := self._cached_column(_column_file(key))) is not None:
             return np.concatenate([values[begin:end] for begin, end in spans(ends, numbers)])
-        if (values := self._kept(_kept_name(key, numbers))) is None:
+        if (values := self._cached_column(_column_file(key, numbers))) is None:
             values = super().episodes(key, ends, numbers)
             self.keep(key, values, numbers)
         return values
@@ -326,7 +328,7 @@ def _name(meta: LeRobotMeta, file: TableFile) -> str:
     return file.path.relative_to(meta.path).as_posix()
 
 
-def _kept_name(key: str, numbers: np.ndarray | None = None) -> str:
+def _column_file(key: str, numbers: np.ndarray | None = None) -> str:
     """The file of the cache that holds a key of the episodes of these numbers."""
     identity = key.encode() if numbers is None else key.encode() + b"\0" + numbers.astype("<i8").tobytes()
     return f"columns/{hashlib.sha256(identity).hexdigest()[:24]}.npz"
@@ -396,10 +398,10 @@ def _is_whole(path: Path, remote: RemoteSet, name: str) -> bool:
 
 def _is_table(remote: RemoteSet, name: str) -> bool:
     """Whether a file begins as Parquet does: some servers answer every name, with a page."""
-    size = min(4, remote.files[name].size)
+    size, place = min(4, remote.files[name].size), remote.place
 
     def beginning() -> bytes:
-        content = b"".join(remote.place.pieces(name, 0, size))
+        content = b"".join(place.pieces(name, 0, size))
         if len(content) < size:
             raise CutShortError(f"{len(content):,} of {size:,} bytes came")
         return content

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import itertools
 import os
 import time
@@ -24,7 +25,7 @@ from dp_prior.files.entry_points import needing
 from dp_prior.files.left_behind import left_behind
 from dp_prior.files.printable import printable
 from dp_prior_streams.connection_faults import connection_fault
-from dp_prior_streams.part_cache import written_here
+from dp_prior_streams.part_cache import writing
 
 ATTEMPTS = 6
 """Requests for the same bytes before a place counts as unreachable."""
@@ -371,22 +372,33 @@ def _version(detail: dict[str, Any]) -> FileVersion:
     return FileVersion(int(detail["size"]), tag, sha256, None if tag or sha256 else modified)
 
 
-def save(pieces: Iterator[bytes], path: Path, where: str, size: int, pace: Pace | None = None) -> str:
+def save(pieces: Iterator[bytes], path: Path, size: int, pace: Pace | None = None) -> str:
     """Write pieces to a file; returns the SHA-256. Args: pace: learns how many bytes have arrived.
 
     Raises:
         CutShortError: there are fewer bytes, or more.
+        UnwritableError: the file cannot be written, which is no fault of the place.
     """
     digest, count = hashlib.sha256(), 0
-    with written_here(path), path.open("wb") as file:
+    with writing(path):
+        file = path.open("wb", buffering=0)
+    with file:
         for piece in pieces:
             count += len(piece)
             if count > size:
                 raise CutShortError(f"more than {size:,} bytes came")
             digest.update(piece)
-            file.write(piece)
+            with writing(path):
+                _write(file, piece)
             if pace is not None:
                 pace.count = count
     if count != size:
         raise CutShortError(f"{count:,} of {size:,} bytes came")
     return digest.hexdigest()
+
+
+def _write(file: io.FileIO, content: bytes) -> None:
+    """Write all bytes to an unbuffered file, whose end writes nothing that could fail then."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]

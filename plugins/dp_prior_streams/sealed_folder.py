@@ -7,13 +7,14 @@ are verified by hashes, every byte decides.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from dp_prior.data.files import Verify
+from dp_prior.data.files import Verify, raise_refusal
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.regular_files import UnfitError, open_regular, read_small
@@ -23,6 +24,9 @@ SIZES = "sizes.json"
 """The document; older versions noted only sizes in a file of this name."""
 
 FORMAT = 2
+
+REFUSALS = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors of permissions, limits and memory, which making the folder again does not resolve."""
 
 CLOCK_TICK_S = 0.02
 """Longest time in which two writes to a file have the same time."""
@@ -59,6 +63,9 @@ class SealedFolder:
 
         Args:
             verify: "hashes" for every byte at the first check, and where a file changed since.
+
+        Raises:
+            UnreadableError: the system refuses to read a file, and would refuse another one in its place.
         """
         try:
             if self._stamps and not self._is_doubtful and self._current() == self._stamps:
@@ -67,6 +74,8 @@ class SealedFolder:
         except FileNotFoundError as error:
             return f"{Path(error.filename).name} is missing"
         except OSError as error:
+            if error.errno in REFUSALS:
+                raise_refusal(error.filename, error)
             return f"{error.filename} cannot be read ({error.strerror})"
         except UnfitError as error:
             return str(error)

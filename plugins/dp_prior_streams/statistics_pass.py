@@ -48,7 +48,7 @@ class NumberGroups(Protocol):
     def group(self, group: int) -> Mapping[str, np.ndarray]:
         """The numbers of a group by the policy's name; a group may add the number of each step's instruction."""
 
-    def kept(self, name: str) -> bytes:
+    def load(self, name: str) -> bytes:
         """The content of a file that `keep` wrote.
 
         Raises:
@@ -99,8 +99,10 @@ class KeyStatistics:
         """Interpolate a quantile like `np.quantile`."""
         position = share * (self._total - 1)
         place, rest = math.floor(position), position - math.floor(position)
-        kept, place = (self._low, place) if share < 0.5 else (self._high, place - self._total + len(self._high))
-        below, above = kept[place], kept[min(place + 1, len(kept) - 1)]
+        tail = self._low if share < 0.5 else self._high
+        if share >= 0.5:
+            place += len(tail) - self._total  # the tail ends with the greatest value
+        below, above = tail[place], tail[min(place + 1, len(tail) - 1)]
         return above - (above - below) * (1 - rest) if rest >= 0.5 else below + (above - below) * rest
 
 
@@ -190,7 +192,7 @@ class StatisticsPass:
         self._name = f"statistics/{parts.digest[:24]}-{train[:24]}.json"
         self._motion_parts: MotionParts | None = None
         try:
-            self.result = PassResult.decoded(parts.kept(self._name))
+            self.result = PassResult.decoded(parts.load(self._name))
         except (OSError, ValueError, KeyError) as error:
             if not isinstance(error, FileNotFoundError):
                 log.warning("all numbers are read again, since %s is damaged: %s", self._name, error)
@@ -203,6 +205,29 @@ class StatisticsPass:
             self.result = replace(self.result, motion=motion)
             self._parts.keep(self._name, self.result.encoded())
         return self.result.motion
+
+
+class _KeyPass:
+    """What is taken of one key, group by group.
+
+    Attributes:
+        statistics: of the training rows.
+        digest: SHA-256 of all rows.
+        compared, sampled: chosen rows of each group.
+    """
+
+    def __init__(self, count: int, shape: tuple[int, ...]):
+        """Args: count: training rows; shape: of a row."""
+        self.statistics, self.digest = KeyStatistics(count, shape), hashlib.sha256()
+        self.compared: list[np.ndarray] = []
+        self.sampled: list[np.ndarray] = []
+
+    def add(self, array: np.ndarray, is_train: np.ndarray, compared: np.ndarray, sampled: np.ndarray) -> None:
+        """Take the next group. Args: array: (n, *shape); is_train: (n,) bool; compared, sampled: places in it."""
+        self.statistics.add(array[is_train])
+        self.digest.update(np.ascontiguousarray(array, "<f4").data)
+        self.compared.append(array[compared])
+        self.sampled.append(array[sampled])
 
 
 class _Pass:
@@ -221,10 +246,7 @@ class _Pass:
 
     def run(self) -> tuple[PassResult, MotionParts]:
         """Read every group once."""
-        statistics: dict[str, KeyStatistics] = {}
-        digests: dict[str, Any] = {}
-        compared: dict[str, list[np.ndarray]] = {}
-        sampled: dict[str, list[np.ndarray]] = {}
+        keys: dict[str, _KeyPass] = {}
         tasks: list[np.ndarray] = []
         plan = self._parts.plan
         for group in range(len(plan.groups)):
@@ -234,25 +256,22 @@ class _Pass:
             begin, end = plan.span(group)
             places = plan.episodes(begin, end)
             is_train = np.repeat(self._is_train[places], np.diff(self._episodes.ends, prepend=0)[places])
+            compared, sampled = _within(self._compared_rows, begin, end), _within(self._sample_rows, begin, end)
             for key, array in arrays.items():
-                if key not in statistics:
-                    statistics[key] = KeyStatistics(self._train_rows, array.shape[1:])
-                    digests[key], compared[key], sampled[key] = hashlib.sha256(), [], []
-                statistics[key].add(array[is_train])
-                digests[key].update(np.ascontiguousarray(array, "<f4").data)
-                for rows, samples in ((self._compared_rows, compared), (self._sample_rows, sampled)):
-                    samples[key].append(array[rows[(rows >= begin) & (rows < end)] - begin])
+                if key not in keys:
+                    keys[key] = _KeyPass(self._train_rows, array.shape[1:])
+                keys[key].add(array, is_train, compared, sampled)
             self._add_motion(arrays, places, begin, is_train)
         if tasks:
             self._parts.keep_tasks(np.concatenate(tasks), self._episodes.chosen)
         order = np.argsort(np.argsort(self._sample_rows, kind="stable"), kind="stable")
-        joined = {key: np.concatenate(pieces) for key, pieces in compared.items()}
+        rows_compared = {key: np.concatenate(of_key.compared) for key, of_key in keys.items()}
         result = PassResult(
-            {key: value.result() for key, value in statistics.items()},
-            {key: digest.hexdigest() for key, digest in digests.items()},
-            [*self._parts.warnings, *copied_numbers(joined)],
+            {key: of_key.statistics.result() for key, of_key in keys.items()},
+            {key: of_key.digest.hexdigest() for key, of_key in keys.items()},
+            [*self._parts.warnings, *copied_numbers(rows_compared)],
         )
-        samples = {key: np.concatenate(pieces)[order] for key, pieces in sampled.items()}
+        samples = {key: np.concatenate(of_key.sampled)[order] for key, of_key in keys.items()}
         return result, MotionParts(samples, self._steps, self._distances)
 
     def _add_motion(
@@ -275,3 +294,8 @@ class _Pass:
             observed = np.asarray(array[is_train])
             furthest = np.stack([np.abs(values[:, [number]] - observed).max(0) for number in range(values.shape[1])])
             self._distances[key] = np.maximum(self._distances.get(key, furthest), furthest)
+
+
+def _within(rows: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """The rows from `begin` on and before `end`, as places in this range."""
+    return rows[(rows >= begin) & (rows < end)] - begin

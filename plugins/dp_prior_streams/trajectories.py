@@ -40,7 +40,7 @@ from dp_prior_streams.statistics_pass import StatisticsPass
 LEAST_PARTS_DIVIDED = 10
 """A data set of at least so many parts is split by whole parts, so training fetches no validation episodes."""
 
-KEPT_BYTES, KEPT_FILE_BYTES = 32 << 10, 512
+PASS_BYTES, PASS_FILE_BYTES = 32 << 10, 512
 """Bytes of statistics and columns, and of hashes and locks for each file, that the first pass adds to the metadata."""
 
 NOT_STREAMED = ("points", "embeddings", "mirror", "previous_action", "weights")
@@ -84,11 +84,11 @@ class StreamedTrajectories(Trajectories):
 
     def _refuse_small_budget(self, parts: Parts) -> None:
         store, least = parts.store, parts.least_bytes()
-        kept = store.cache.kept_bytes() + (0 if store.path.exists() else metadata_bytes(store.remote))
-        if least + kept > budget_bytes(store.disk_gb):
+        permanent = store.cache.permanent_bytes() + (0 if store.path.exists() else metadata_bytes(store.remote))
+        if least + permanent > budget_bytes(store.disk_gb):
             reason = f"{MIXED_PARTS} parts that are shuffled together, and the part that arrives, take {least:,} bytes"
-            to_come = KEPT_BYTES + KEPT_FILE_BYTES * len(store.remote.files)
-            raise too_small(store.disk_gb, f"{reason}, and metadata {kept:,}", least + kept + to_come)
+            to_come = PASS_BYTES + PASS_FILE_BYTES * len(store.remote.files)
+            raise too_small(store.disk_gb, f"{reason}, and metadata {permanent:,}", least + permanent + to_come)
 
     def _content_digest(self, opened: OpenedEpisodes) -> Any:
         """See `Trajectories`; the numbers of each key have a SHA-256 of their own, so that one pass finds all."""

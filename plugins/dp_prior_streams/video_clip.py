@@ -17,13 +17,15 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding
 from dp_prior.tensors.pixels.video_files import import_av, opened_video
 from dp_prior_streams.manifest import RemoteSet
-from dp_prior_streams.part_cache import SPARSE
+from dp_prior_streams.part_cache import SPARSE, written_here
 
 INDEXES = 16
 """Videos whose index stays in memory, some megabytes for an hour."""
 
 MOST_BOXES = 64
 """Boxes before the index is given up."""
+
+NO_INDEX = "is no video with an index"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def cut_clip(indexes: VideoIndexes, name: str, begin: int, end: int, folder: Pat
         DataError: the file is no MP4 with an index, or has fewer frames.
         ChangedError: the bytes differ from the manifest.
         UnreachableError: they do not arrive.
+        UnwritableError: the disk of this machine is full.
     """
     av, remote = import_av(), indexes.remote
     where, path = remote.where(name), folder / f"{begin}-{end}.mp4"
@@ -82,15 +85,19 @@ def cut_clip(indexes: VideoIndexes, name: str, begin: int, end: int, folder: Pat
         for place, content in indexes.of(name):
             file.seek(place)
             file.write(content)
-    with decoding(where, "is no video with an index"):
+    with decoding(where, NO_INDEX):
         packets = _packets(sparse)
-        for start in _starts(packets, begin, end, where):
+        starts = _starts(packets, begin, end, where)
+    for start in starts:
+        with decoding(where, NO_INDEX):
             chosen, before = _run(packets, start, begin, end)
-            _copy_range(remote, name, min(p.pos for p in chosen), max(p.pos + p.size for p in chosen), sparse)
-            indexes.check(name)
+            first_byte, last_byte = min(p.pos for p in chosen), max(p.pos + p.size for p in chosen)
+        _copy_range(remote, name, first_byte, last_byte, sparse)
+        indexes.check(name)
+        with decoding(where, NO_INDEX), written_here(path):
             _write_clip(av, sparse, {packet.pos for packet in chosen}, path)
-            if start == 0 or _begins_well(path, before):
-                break
+        if start == 0 or _begins_well(path, before):
+            break
     sparse.unlink()
     return Clip(path, before)
 

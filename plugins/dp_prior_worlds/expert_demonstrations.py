@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dp_prior.config import ConfigError
-from dp_prior.data.files import load_npz
+from dp_prior.data.files import load_npz, raise_refusal
 from dp_prior.files.durable import creating, refuse_existing, replacing, try_writing
 from dp_prior_worlds.goal_choice import instruction_rows, number_of
 from dp_prior_worlds.recorders import interrupts_held, recorders
@@ -173,6 +173,7 @@ def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     Raises:
         FileNotFoundError: the file does not exist.
         ConfigError: the file does not hold demonstrations of Push-T.
+        UnreadableError: the system refused to read it.
     """
     expected = "expected demonstrations of Push-T as `dp-prior make-demonstrations` writes them"
     try:
@@ -180,6 +181,7 @@ def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # on damaged files, NumPy and zipfile raise all kinds
+        raise_refusal(path, error)
         raise ConfigError(str(path), [f"cannot be read ({error or type(error).__name__}); {expected}"]) from None
     if states.ndim != 2 or states.shape[1] != 5 or actions.shape != (len(states), 2):
         shapes = f"has state {states.shape} and action {actions.shape}"

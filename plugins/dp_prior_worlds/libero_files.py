@@ -196,7 +196,8 @@ class LiberoStore(GroupedStore):
             f"{len(self._tasks)} tasks of LIBERO with instructions from the files' attributes; a task's name is a list "
             f"for data.choice and split.parts, and the environment libero has these tasks (docs/libero.md)"
         ]
-        inverted, late = (sum(task[place] for task in self._tasks) for place in (3, 4))
+        inverted = sum(task.is_inverted for task in self._tasks)
+        late = sum(task.is_late for task in self._tasks)
         if inverted:
             lines.append(
                 f"pictures of {inverted} of {len(self._tasks)} files are stored upside down, as OpenGL reads them, and "

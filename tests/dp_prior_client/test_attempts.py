@@ -7,6 +7,7 @@ import pytest
 from dp_prior_client import attempts
 from dp_prior_client.attempts import Attempts, FailedAttempt
 from tests.messages import naming, told
+from tests.waiting import until
 
 URL = "ws://gpu-box:8000"
 
@@ -125,3 +126,21 @@ def test_silence_within_twice_the_time_of_the_last_answer_is_usual(caplog, monke
     for took in (0.2, 3.0, 0.1, 0.1):
         tries.persist(lambda took=took: time.sleep(took), never)
     assert waits == pytest.approx([1.0, 1.0, 6.0, 1.0])
+
+
+def test_an_attempt_that_ends_while_it_is_abandoned_is_followed_by_no_other_that_would_be_abandoned_too(monkeypatch):
+    monkeypatch.setattr(attempts, "TELL_S", 0.01)
+    may_end, has_returned, was_late = threading.Event(), threading.Event(), []
+
+    def hang():
+        assert may_end.wait(60)
+        return 7
+
+    def abandon():
+        may_end.set()
+        was_late.append(has_returned.wait(0.5))
+
+    assert Attempts(URL, 30.0, 0.02).persist(hang, abandon) == 7
+    has_returned.set()
+    until(lambda: was_late)
+    assert was_late == [False]

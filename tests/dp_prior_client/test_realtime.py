@@ -659,6 +659,23 @@ def test_a_first_chunk_that_does_not_come_is_an_error_and_one_that_comes_later_i
     assert all(told(text, "1.5 s", "(limits.first_chunk_s)") for _, text in arm.told)
 
 
+def test_a_first_chunk_that_arrives_as_the_wait_for_it_ends_is_executed():
+    class Arriving(Future):
+        def result(self, timeout=None):
+            if timeout is not None:
+                raise FutureTimeoutError
+            return super().result()
+
+    class JustInTime:
+        def submit(self, call, *arguments, **named):
+            future = Arriving()
+            future.set_result(call(*arguments, **named))
+            return future
+
+    agent = looped(Told([NEAR]), JustInTime())
+    np.testing.assert_array_equal(agent.act({"state": [5.0]}), np.float32(NEAR[0]))
+
+
 def test_a_rate_that_is_not_that_of_training_is_told_or_refused(caplog):
     class Trained(Broken):
         reads = ObsSpec({}, fps=10)

@@ -140,10 +140,12 @@ class Published:
             ConfigError: the configuration is invalid here, or the tensors do not fit. Names each tensor that is
                 missing, unknown, of another shape, not floating-point or not finite.
         """
-        return created(
-            *(self.place, PolicyConfig, self.configuration()["task"], self._spec(), self._converted()),
-            adapt=lambda model, tensors: self._permute(tensors, model.encoder, model.record),
-        )
+        task, spec = self.configuration()["task"], self._spec()
+
+        def adapt(model: DiffusionPolicy, tensors: dict[str, Tensor]) -> None:
+            self._permute(tensors, model.encoder, model.record)
+
+        return created(self.place, PolicyConfig, task, spec, self._converted(), adapt=adapt)
 
     def _spec(self) -> dict[str, Any]:
         steps = self.task["n_obs_steps"]

@@ -33,10 +33,8 @@ _NORMALIZER_BY_MODE: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our n
     "IDENTITY": ("identity", ()),
 }
 _STATISTICS_READ = ("min", "max", "mean", "std", "q01", "q99")
-_PROCESSORS_WITHOUT_EFFECT, _RENAME_PROCESSOR = (
-    ("to_batch_processor", "device_processor"),
-    "rename_observations_processor",
-)
+_PROCESSORS_WITHOUT_EFFECT = ("to_batch_processor", "device_processor")
+_RENAME_PROCESSOR = "rename_observations_processor"
 _KEYS_WITHOUT_EFFECT = {  # keys of any released version that do not affect actions, by the reason
     "how LeRobot ran the network": ("device", "use_amp", "compile_model", "compile_mode", "gradient_checkpointing"),
     "LeRobot's training only": ("crop_is_random", "drop_n_last_frames", "scheduler_name"),
@@ -232,28 +230,14 @@ def read(files: PublishedFiles) -> Published:
     """
     config, tensors = files.document(THEIR_CONFIG, LeRobotDiffusionConfig), files.tensors(WEIGHTS)
     tensors = {name.replace("._orig_mod.", "."): value for name, value in tensors.items()}  # of a compiled UNet
-    if under("normalize_inputs.", tensors):
-        parts = ("normalize_inputs", "unnormalize_outputs")
-        inputs, outputs = (_by_feature(under(f"{part}.buffer_", tensors)) for part in parts)
-        recorded: dict[str, str] = {}
-    else:
-        inputs, recorded = _state(files, "policy_preprocessor", "normalizer_processor", config)
-        outputs, _ = _state(files, "policy_postprocessor", "unnormalizer_processor", config)
-    cameras = [name for name, feature in config.input_features.items() if feature.type == "VISUAL"]
+    inputs, outputs, recorded = _statistics(files, tensors, config)
     modes = {name: config.mode(feature) for name, feature in config.input_features.items()}
     unscaled = [name for name in recorded if modes[name] != "IDENTITY" and _in_tensors(name) not in inputs]
     modes |= dict.fromkeys(unscaled, "IDENTITY")
     ignored = {_RENAMED_STATISTICS: [f"normalization_mapping of {name}" for name in unscaled]} if unscaled else {}
     observations = {}
-    for name in [STATE, *cameras, *({ENV} & config.input_features.keys())]:
-        feature = config.input_features[name]
-        parts: dict[str, Any] = {"shape": feature.shape}
-        if name in cameras:
-            number = f"{cameras.index(name)}." if config.use_separate_rgb_encoder_per_camera else ""
-            shape = (*(config.resize_shape or feature.shape[1:]), 3)
-            prefix, recorded_size = f"diffusion.rgb_encoder.{number}", tuple(feature.shape[1:])
-            parts = {"shape": shape, "encoder": config.encoder(), "prefix": prefix, "recorded": recorded_size}
-        scaling = _scaling(name, modes[name], feature, inputs, files.place)
+    for name, parts in _observation_parts(config).items():
+        scaling = _scaling(name, modes[name], config.input_features[name], inputs, files.place)
         key = recorded.get(name, name)
         observations[our_name(key)] = Observation(key=key, scaling=scaling, **parts)
     action, training = config.output_features["action"], training_of(files)
@@ -275,6 +259,37 @@ def read(files: PublishedFiles) -> Published:
         names=training.names,
         trained_on=training.episodes,
     )
+
+
+def _observation_parts(config: LeRobotDiffusionConfig) -> dict[str, dict[str, Any]]:
+    """The fields of an `Observation` beside key and scaling, by LeRobot's name, in the order of LeRobot's features."""
+    features = config.input_features
+    cameras = [name for name, feature in features.items() if feature.type == "VISUAL"]
+    parts: dict[str, dict[str, Any]] = {STATE: {"shape": features[STATE].shape}}
+    for number, name in enumerate(cameras):
+        size = tuple(features[name].shape[1:])
+        place = f"{number}." if config.use_separate_rgb_encoder_per_camera else ""
+        parts[name] = {
+            "shape": (*(config.resize_shape or size), 3),
+            "encoder": config.encoder(),
+            "prefix": f"diffusion.rgb_encoder.{place}",
+            "recorded": size,
+        }
+    if ENV in features:
+        parts[ENV] = {"shape": features[ENV].shape}
+    return parts
+
+
+def _statistics(
+    files: PublishedFiles, tensors: dict[str, Tensor], config: LeRobotDiffusionConfig
+) -> tuple[Stats, Stats, dict[str, str]]:
+    """The statistics of inputs and of outputs, and the recorded names of observations that LeRobot renames."""
+    if under("normalize_inputs.", tensors):  # before 0.4
+        inputs = _by_feature(under("normalize_inputs.buffer_", tensors))
+        return inputs, _by_feature(under("unnormalize_outputs.buffer_", tensors)), {}
+    inputs, recorded = _state(files, "policy_preprocessor", "normalizer_processor", config)
+    outputs, _ = _state(files, "policy_postprocessor", "unnormalizer_processor", config)
+    return inputs, outputs, recorded
 
 
 def _is_without_value(value: Any) -> bool:

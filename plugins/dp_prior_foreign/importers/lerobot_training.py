@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -9,13 +10,15 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from dp_prior.config import Config, ConfigError
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.files.hub_files import HubRepository
 from dp_prior.places.errors import NoPlaceError
 from dp_prior_foreign.importers.foreign_files import PublishedFiles
 
 TRAINING = "train_config.json"
+
+log = logging.getLogger(__name__)
 
 
 class LeRobotDataset(Config):
@@ -74,7 +77,8 @@ def training_of(files: PublishedFiles) -> KnownTraining:
         record = LeRobotStoreConfig(path=Path(dataset.root).resolve())
         try:
             metadata = record.create().metadata()
-        except (DataError, UnreadableError, ImportError, OSError):
+        except (DataError, ImportError, OSError) as error:
+            log.warning("rate and names of the training are left out, since its data set cannot be read: %s", error)
             metadata = {"fps": None, "names": {}}
         return KnownTraining({"type": "lerobot", "path": str(record.path)}, metadata["fps"] or fps, metadata["names"])
     repository = None if dataset.repo_id is None else HubRepository.parse(dataset.repo_id)

@@ -212,7 +212,9 @@ def _objective(is_clean: bool, settings: TheirSettings) -> str:
     """The objective of the network; `predict_v` takes precedence over `predict_x_start`."""
     if is_clean not in (True, False):
         raise NoCounterpart(f"{is_clean!r} has no counterpart; True and False have")
-    return "v" if settings.get("prior.predict_v") else "x0" if is_clean else "eps"
+    if settings.get("prior.predict_v"):
+        return "v"
+    return "x0" if is_clean else "eps"
 
 
 def _velocity_objective(is_velocity: bool, settings: TheirSettings) -> Any:

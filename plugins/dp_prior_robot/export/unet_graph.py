@@ -45,50 +45,18 @@ def chunk_graph(network: UNet1D, x_shape: Sequence[int], cond_shape: Sequence[in
     Output:
         sample: (1, H, A).
     """
-    from onnx import TensorProto, helper
+    from onnx import helper
 
     horizon, channels = x_shape
-    size = horizon * channels
-    graph, body = _Graph("chunk"), _Graph("evaluation")
+    size, graph, sizes = horizon * channels, _Graph("chunk"), _modulation_sizes(network)
     tokens = graph.mish(graph.reshaped("tokens", [1, int(np.prod(cond_shape))]))
     weights = [film.linear.weight[:, network.step_embedding[-1].out_features :] for film in _films(network)]
     of_tokens = graph.add("MatMul", tokens, graph.constant(torch.cat(weights).t()))
     graph.add("Add", "modulation", of_tokens, output="all_modulation")
     start = graph.reshaped(graph.add("Transpose", "start", perm=[0, 2, 1]), [1, size])
     graph.add("Concat", start, "noise", "room", output="first_bank", axis=0)
-
-    x = body.add("MatMul", body.add("Gather", "reads", "step"), "bank")
-    modulation = body.add("Gather", "all_modulation", "step")
-    parts = [film.linear.out_features // (1 + film.has_scale) for film in _films(network)]
-    sizes = [part for part, film in zip(parts, _films(network), strict=True) for _ in range(1 + film.has_scale)]
-    names = iter(body.split(modulation, sizes))
-    writer = _UNetWriter(body, horizon)
-    output = writer.network(network, body.reshaped(x, [1, channels, horizon]), names)
-    pair = body.add("Concat", x, body.reshaped(output, [1, size]), axis=0)
-    unclipped = body.add("MatMul", body.add("Gather", "inversions", "step"), pair)
-    clipped = body.add("Min", body.add("Max", unclipped, "low"), "high")
-    values = body.add("Concat", x, clipped, unclipped, axis=0)
-    body.add("Gemm", body.add("Gather", "writes", "step"), values, "bank", output="next_bank")
-    body.add("Identity", "goes_on", output="still_goes_on")
-
-    def declared(name: str, kind: int, shape: list[int | str]) -> Any:
-        return helper.make_tensor_value_info(name, kind, shape)
-
-    floats = TensorProto.FLOAT
-    bank = ["rows", size]
-    evaluation = helper.make_graph(
-        body.nodes,
-        "evaluation",
-        [
-            declared("step", TensorProto.INT64, []),
-            declared("goes_on", TensorProto.BOOL, []),
-            declared("bank", floats, bank),
-        ],
-        [declared("still_goes_on", TensorProto.BOOL, []), declared("next_bank", floats, bank)],
-        body.weights,
-    )
-    count = graph.add("Shape", "reads", start=0, end=1)
-    count = graph.add("Squeeze", count)
+    evaluation = _evaluation_graph(network, horizon, channels, sizes)
+    count = graph.add("Squeeze", graph.add("Shape", "reads", start=0, end=1))
     begins = graph.constant(np.array(True))
     graph.nodes.append(helper.make_node("Loop", [count, begins, "first_bank"], ["last_bank"], body=evaluation))
     sample = graph.reshaped(graph.add("MatMul", "result", "last_bank"), [1, channels, horizon])
@@ -106,15 +74,52 @@ def chunk_graph(network: UNet1D, x_shape: Sequence[int], cond_shape: Sequence[in
         "high": [1, size],
         "modulation": ["evaluations", sum(sizes)],
     }
-    whole = helper.make_graph(
-        graph.nodes,
-        "chunk",
-        [declared(name, floats, shape) for name, shape in inputs.items()],
-        [declared("sample", floats, [1, horizon, channels])],
-        graph.weights,
-    )
+    declared = [_declared(name, "FLOAT", shape) for name, shape in inputs.items()]
+    outputs = [_declared("sample", "FLOAT", [1, horizon, channels])]
+    whole = helper.make_graph(graph.nodes, "chunk", declared, outputs, graph.weights)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(whole, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
+
+
+def _evaluation_graph(network: UNet1D, horizon: int, channels: int, sizes: Sequence[int]) -> Any:
+    """The body of the loop of `chunk_graph`: one evaluation, which reads x from the bank and writes its values there.
+
+    Args:
+        sizes: see `_modulation_sizes`.
+    """
+    from onnx import helper
+
+    size, body = horizon * channels, _Graph("evaluation")
+    x = body.add("MatMul", body.add("Gather", "reads", "step"), "bank")
+    names = iter(body.split(body.add("Gather", "all_modulation", "step"), [*sizes]))
+    writer = _UNetWriter(body, horizon)
+    output = writer.network(network, body.reshaped(x, [1, channels, horizon]), names)
+    pair = body.add("Concat", x, body.reshaped(output, [1, size]), axis=0)
+    unclipped = body.add("MatMul", body.add("Gather", "inversions", "step"), pair)
+    clipped = body.add("Min", body.add("Max", unclipped, "low"), "high")
+    values = body.add("Concat", x, clipped, unclipped, axis=0)
+    body.add("Gemm", body.add("Gather", "writes", "step"), values, "bank", output="next_bank")
+    body.add("Identity", "goes_on", output="still_goes_on")
+    bank = ["rows", size]
+    inputs = [_declared("step", "INT64", []), _declared("goes_on", "BOOL", []), _declared("bank", "FLOAT", bank)]
+    outputs = [_declared("still_goes_on", "BOOL", []), _declared("next_bank", "FLOAT", bank)]
+    return helper.make_graph(body.nodes, body.name, inputs, outputs, body.weights)
+
+
+def _declared(name: str, kind: str, shape: list[int | str]) -> Any:
+    """An input or output of a graph. Args: kind: type of its numbers, by ONNX's name."""
+    from onnx import TensorProto, helper
+
+    return helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
+
+
+def _modulation_sizes(network: UNet1D) -> list[int]:
+    """Numbers of the scale and the bias of each block, or of its bias alone, in the order of `_films`."""
+    sizes: list[int] = []
+    for film in _films(network):
+        n_parts = 1 + film.has_scale
+        sizes += [film.linear.out_features // n_parts] * n_parts
+    return sizes
 
 
 @torch.no_grad()

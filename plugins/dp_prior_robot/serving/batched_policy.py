@@ -80,11 +80,13 @@ class BatchedPolicy(nn.Module):
 
     def _taken(self) -> list[tuple[dict[str, Tensor], Randomness, Draw, Future[Tensor]]]:
         """Take the draws of the next batch from those that wait."""
-        batch, rest = [], []
-        first = self._waiting[0]
-        for draw in self._waiting:
-            has_room = len(batch) < self._most_rows and _is_shareable(draw[2], first[2])
-            (batch if draw is first or has_room else rest).append(draw)
+        first, *others = self._waiting
+        batch, rest = [first], []
+        for draw in others:
+            if len(batch) < self._most_rows and _is_shareable(draw[2], first[2]):
+                batch.append(draw)
+            else:
+                rest.append(draw)
         self._waiting = rest
         return batch
 

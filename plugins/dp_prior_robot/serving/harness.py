@@ -141,8 +141,8 @@ class HarnessServer:
 
     def hello(self) -> dict[str, Any]:
         """The answer to a harness that presents itself: what its benchmark has to send."""
-        sources = self._renames or dict.fromkeys(self.policy.spec.cond_shapes)
-        params = {setting: True for setting, word in ASKED_FOR.items() if any(word in source for source in sources)}
+        sources = " ".join(self._renames or self.policy.spec.cond_shapes)
+        params = {setting: True for setting, word in ASKED_FOR.items() if word in sources}
         return {
             "harness_version": "dp_prior",
             "protocol_version": PROTOCOL_VERSION,

@@ -159,10 +159,7 @@ def judge(
     samples = data.val if part == "val" else data.train
     evaluator = ActionErrorConfig(split=part, shown=0).create(data)
     sampler = with_steps(policy.sampler, SAMPLING_STEPS)
-    first = policy.n_obs_steps - 1
-    executed = slice(first, first + policy.n_action_steps)
     rows = evenly_spread(len(samples), MOMENTS)
-    places = [data.recorded_at(part, row) or (0, row) for row in rows.tolist()]
     with evaluation_mode(policy):
         error, recorded, mask = evaluator.errors(policy, sampler, None, rows)
         runs = episode_runs(lambda sample: data.recorded_at(part, sample), len(samples), 1)
@@ -170,34 +167,63 @@ def judge(
         if runs:
             episode, run = runs[0]
             curves = evaluator.open_loop(policy, sampler, episode, run[: MOMENTS * policy.n_action_steps], None)
-    mean, deviation = _moments_of(policy, data)
+    places = [data.recorded_at(part, row) or (0, row) for row in rows.tolist()]
     has_last = torch.tensor([step > 0 for _, step in places])
-    if first > 0:  # otherwise no chunk holds the action before its newest observation
-        has_last &= mask[:, first - 1]
-    error, recorded, mask = error[has_last], recorded[has_last], mask[has_last]
-    real, targets = mask[:, executed, None], recorded[:, executed]
-    errors = {"policy": error[:, executed].abs(), MEAN: (mean - targets).abs()}
-    if first > 0:
-        errors[HOLD] = (recorded[:, first - 1, None] - targets).abs()
-    errors = {name: torch.where(real, values, 0.0) for name, values in errors.items()}
-    varies = deviation > CONSTANT * recorded.abs().amax((0, 1)) if len(recorded) else deviation > 0
-    numbers = np.array([number for number, _ in places])[has_last.numpy()]
+    if policy.n_obs_steps > 1:  # otherwise no chunk holds the action before its newest observation
+        has_last &= mask[:, policy.n_obs_steps - 2]
+    episodes = np.array([number for number, _ in places])[has_last.numpy()]
+    mean, deviation = _moments_of(policy, data)
+    errors, real = _executed_errors(policy, mean, error[has_last], recorded[has_last], mask[has_last])
+    varies = deviation > CONSTANT * recorded[has_last].abs().amax((0, 1)) if has_last.any() else deviation > 0
     names = policy.spec.names_inside("x") or [f"dimension {number}" for number in range(error.shape[-1])]
     dimensions = []
     for number, name in enumerate(names):
         means = {key: _mean(values[..., number : number + 1], real) for key, values in errors.items()}
         dimensions.append({"name": name, "spread": float(deviation[number]), **means})
-    scaled: dict[str, float] = {}
-    by_episode: dict[str, dict[str, float]] = {}
-    if varies.any() and real.any():
-        ratios = {name: values[..., varies] / deviation[varies] for name, values in errors.items()}
-        scaled = {name: _mean(values, real) for name, values in ratios.items()}
-        for number in np.unique(numbers):
-            chosen = torch.from_numpy(numbers == number)
-            if real[chosen].any():
-                by_episode[str(number)] = {name: _mean(values[chosen], real[chosen]) for name, values in ratios.items()}
-    judgement = Judgement(checkpoint, part, len(recorded), scaled, by_episode, dimensions, list(losses))
+    ratios = {name: values[..., varies] / deviation[varies] for name, values in errors.items()}
+    scaled, by_episode = _scaled_means(ratios, real, episodes) if varies.any() and real.any() else ({}, {})
+    judgement = Judgement(checkpoint, part, len(episodes), scaled, by_episode, dimensions, list(losses))
     return judgement, curves
+
+
+def _executed_errors(
+    policy: Any, mean: Tensor, error: Tensor, recorded: Tensor, mask: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The errors of the policy and of the simple predictions, of the actions of each chunk that are executed.
+
+    Args:
+        mean: (D,) of the recorded training actions.
+        error, recorded: (n, H, D) of the predicted chunks, and the recorded ones.
+        mask: (n, H) real actions.
+
+    Returns:
+        (n, steps, D) absolute errors by name, 0 where padded; and (n, steps, 1) whether an action is real.
+    """
+    first = policy.n_obs_steps - 1
+    executed = slice(first, first + policy.n_action_steps)
+    real, targets = mask[:, executed, None], recorded[:, executed]
+    errors = {"policy": error[:, executed].abs(), MEAN: (mean - targets).abs()}
+    if first > 0:
+        errors[HOLD] = (recorded[:, first - 1, None] - targets).abs()
+    return {name: torch.where(real, values, 0.0) for name, values in errors.items()}, real
+
+
+def _scaled_means(
+    ratios: Mapping[str, Tensor], real: Tensor, episodes: np.ndarray
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """The mean scaled errors over all moments, and over the moments of each episode that has real actions.
+
+    Args:
+        ratios: (n, steps, D) errors in standard deviations of the recorded actions, by name.
+        real: (n, steps, 1) whether an action is real.
+        episodes: (n,) number of the episode of each moment.
+    """
+    by_episode: dict[str, dict[str, float]] = {}
+    for number in np.unique(episodes):
+        chosen = torch.from_numpy(episodes == number)
+        if real[chosen].any():
+            by_episode[str(number)] = {name: _mean(values[chosen], real[chosen]) for name, values in ratios.items()}
+    return {name: _mean(values, real) for name, values in ratios.items()}, by_episode
 
 
 def _rivals(errors: Mapping[str, Any]) -> list[str]:

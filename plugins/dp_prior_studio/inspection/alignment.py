@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -27,48 +27,73 @@ def alignment(survey: Survey) -> Iterator[Finding]:
     action = actions[0].values
     if copied := _copied(action, survey) if len(action) >= LEAST_ROWS else "":
         keys = readable_json(list(actions[0].keys) if len(actions[0].keys) > 1 else actions[0].key)
-        yield Finding(
-            "warning",
-            f'{copied}; if these are positions, "action": {{"key": {keys}, "ahead": 1}} in data',
-            code="action-is-observation",
-        )
+        remedy = f'if these are positions, "action": {{"key": {keys}, "ahead": 1}} in data'
+        yield Finding("warning", f"{copied}; {remedy}", code="action-is-observation")
         return
     state = np.concatenate([signal.values for signal in states], axis=1)
     if not (action.size and state.size and np.isfinite(action).all() and np.isfinite(state).all()):
         return
     margin = max(LAGS) + 1
-    middle = np.concatenate([np.arange(begin + margin, end - margin) for _, begin, end in survey.spans])
-    if len(middle) < LEAST_ROWS:
+    rows = np.concatenate([np.arange(begin + margin, end - margin) for _, begin, end in survey.spans])
+    if len(rows) < LEAST_ROWS:
         return
-    now, after = state[middle], state[middle + 1]
-    place = np.maximum(*(abs(_correlation(action[middle], there)) for there in (now, after)))
-    largest = max(place.max(), abs(_correlation(action[middle], after - now)).max())
+    pairs, largest = _pairs(action[rows], state[rows], state[rows + 1])
     if largest < 0.2:
         text = f"no dimension of the action correlates with where states are or go, {largest:.2f} at most"
         yield Finding("warning", f"{text}; do actions and states belong together?", code="action-unrelated")
-        return
-    pairs = [(i, int(j)) for i, j in enumerate(place.argmax(1)) if place[i, j] > 0.9]
-    if not pairs:
-        return
-    which = np.array(pairs)
-    fit = {lag: _unexplained(action[middle][:, which[:, 0]], state[middle + lag][:, which[:, 1]]) for lag in LAGS}
-    misfit = {lag: np.median(fit[lag], axis=0).mean() for lag in LAGS}  # jumps of a few steps do not count
-    best = min(misfit, key=misfit.__getitem__)
-    if best <= 0 and misfit[best] < 0.5 * misfit[1]:
-        when = "of the same step" if best == 0 else f"of {-best} steps before"
-        text = f"actions agree best with the states {when}, not with later ones"
-        remedy = f'"ahead": {1 - best} in data.action takes later ones'
-        yield Finding(
-            "warning",
-            f"{text}; the action of a step is the command given after its observations: {remedy}",
-            code="action-late",
-        )
-        return
-    lag = max(1, best)
-    wrong = fit[lag].mean(1)
-    episode = np.searchsorted(survey.bounds, middle, side="right") - 1
+    elif len(pairs):
+        of_action, of_state = pairs.T
+        misfits = {lag: _unexplained(action[rows][:, of_action], state[rows + lag][:, of_state]) for lag in LAGS}
+        yield from _late(misfits) or _not_followed(misfits, rows, survey)
+
+
+def _pairs(action: np.ndarray, now: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, float]:
+    """The dimensions of the action and of the state that move together, and the largest correlation of any two.
+
+    Args:
+        action: (n, A); now, after: (n, S), the states of the same step and of the next one.
+
+    Returns:
+        (p, 2) int64 dimensions of action and state; and the largest, in [0, 1], also with the changes of states.
+    """
+    place = np.maximum(abs(_correlation(action, now)), abs(_correlation(action, after)))
+    largest = max(place.max(), abs(_correlation(action, after - now)).max())
+    nearest = place.argmax(1)
+    of_action = np.flatnonzero(place.max(1) > 0.9)
+    return np.stack([of_action, nearest[of_action]], axis=1), float(largest)
+
+
+def _best_lag(misfits: Mapping[int, np.ndarray]) -> tuple[int, dict[int, float]]:
+    """The lag at which actions and states differ least, and the difference at each lag; jumps of a few steps do not
+    count. Args: misfits: (n, pairs) by lag."""
+    medians = {lag: float(np.median(misfit, axis=0).mean()) for lag, misfit in misfits.items()}
+    return min(medians, key=medians.__getitem__), medians
+
+
+def _late(misfits: Mapping[int, np.ndarray]) -> list[Finding]:
+    """The finding that actions are those of states before. Args: misfits: (n, pairs) by lag."""
+    best, medians = _best_lag(misfits)
+    if best > 0 or medians[best] >= 0.5 * medians[1]:
+        return []
+    when = "of the same step" if best == 0 else f"of {-best} steps before"
+    text = f"actions agree best with the states {when}, not with later ones"
+    remedy = f'"ahead": {1 - best} in data.action takes later ones'
+    text = f"{text}; the action of a step is the command given after its observations: {remedy}"
+    return [Finding("warning", text, code="action-late")]
+
+
+def _not_followed(misfits: Mapping[int, np.ndarray], rows: np.ndarray, survey: Survey) -> Iterator[Finding]:
+    """The episodes in which states do not follow the actions as in the others.
+
+    Args:
+        misfits: (n, pairs) by lag.
+        rows: (n,) of the arrays.
+    """
+    best, _ = _best_lag(misfits)
+    misfit = misfits[max(1, best)].mean(1)
+    episode = np.searchsorted(survey.bounds, rows, side="right") - 1
     count = np.bincount(episode, minlength=len(survey.episodes))
-    mean = np.bincount(episode, wrong, minlength=len(survey.episodes)) / np.maximum(count, 1)
+    mean = np.bincount(episode, misfit, minlength=len(survey.episodes)) / np.maximum(count, 1)
     strange = np.flatnonzero((mean > 10 * np.median(mean[count > 0])) & (mean > 0.3))
     if len(strange):
         numbers = survey.numbers[strange].tolist()

@@ -8,9 +8,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.errors import first_few
 from dp_prior.data.files import reading
 from dp_prior.data.formats.choice import ranges
 from dp_prior.data.formats.episode_store import EpisodeStore
@@ -18,7 +17,7 @@ from dp_prior.data.found_files import by_number
 from dp_prior.data.frames.folder import VIDEOS
 from dp_prior.data.hdf5 import ENDINGS, member, opened_hdf5
 from dp_prior.files.json_text import readable_json
-from dp_prior.files.regular_files import SMALL, UnfitError, read_small
+from dp_prior.files.regular_files import read_object
 from dp_prior_worlds.libero_files import LiberoStore
 
 MOST_FILES = 2000
@@ -87,8 +86,8 @@ def videos_of_episodes(store: EpisodeStore, n_episodes: int) -> Iterator[str]:
 
 def _modalities(path: Path) -> Iterator[str]:
     """Name the entries of `meta/modality.json` of GR00T, and the type of episodes that reads them."""
-    content = _json(path / "meta/modality.json")
-    if not isinstance(content, dict):
+    content = read_object(path / "meta/modality.json")
+    if not content:
         return
     slices, rotations, relative = [], [], []
     for group, key in (("state", "observation.state"), ("action", "action")):
@@ -112,8 +111,7 @@ def _modalities(path: Path) -> Iterator[str]:
 def _outcomes(path: Path) -> Iterator[str]:
     """Which episodes failed by a file like ManiSkill's `trajectory.json` beside `trajectory.h5`."""
     file = path.with_suffix(".json")
-    content = _json(file) if path.is_file() else None
-    entries = content.get("episodes") if isinstance(content, dict) else None
+    entries = read_object(file).get("episodes") if path.is_file() else None
     if not isinstance(entries, list):
         return
     failed = [
@@ -185,11 +183,3 @@ def _listed(folder: Path, pattern: str) -> list[Path]:
         return []
     files = itertools.islice((file for file in folder.glob(pattern) if file.is_file()), MOST_FILES)
     return sorted(files, key=lambda file: by_number(str(file)))
-
-
-def _json(file: Path) -> Any:
-    """The content of a small JSON file; None for another file."""
-    try:
-        return json.loads(read_small(file, SMALL)) if file.is_file() else None
-    except (OSError, ValueError, RecursionError, UnfitError, DataError):
-        return None

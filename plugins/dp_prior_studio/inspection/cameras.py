@@ -83,15 +83,17 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
         cameras: the record of each camera in a configuration, so that training refuses what cannot be read. None
             without a configuration: then frames may be missing, as in a copy without its videos.
     """
-    strips, findings, gaps, views = [], [], [], {}
+    strips: list[Strip] = []
+    findings: list[Finding] = []
+    gaps: list[str] = []
+    views: dict[str, Views] = {}
     for key, stated in cameras.items():
         try:
-            if missing := _missing_videos(survey, key, stated is not None):
-                rest = _without(survey, missing.leave_out)
-                if stated is None and 2 * len(rest.lengths) <= len(survey.lengths):
-                    raise DataError(key, [str(missing).removeprefix(f"{key}: ")])
+            missing = _missing_videos(survey, key, stated is not None)
+            if missing:
+                rest = _rest(key, missing, survey) if stated is None else None
                 findings.append(missing)
-                if stated is None:  # first settings leave out these episodes, not the camera
+                if rest is not None:  # first settings leave out these episodes, not the camera
                     strips += strips_of(key, _frames(rest, key), rest, None)
                 continue
             source = _frames(survey, key) if stated is None else stated.source(survey.store, survey.chosen)
@@ -111,6 +113,18 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
             strips += camera_strips
             findings += [*_dark(camera_strips), *frozen(camera_strips, survey)]
     return strips, [*findings, *find_in_views(views, survey)], gaps
+
+
+def _rest(key: str, missing: Finding, survey: Survey) -> Survey:
+    """The survey without the episodes whose videos are missing.
+
+    Raises:
+        DataError: half of the episodes or more would be left out.
+    """
+    rest = _without(survey, missing.leave_out)
+    if 2 * len(rest.lengths) <= len(survey.lengths):
+        raise DataError(key, [str(missing).removeprefix(f"{key}: ")])
+    return rest
 
 
 def off_rate(survey: Survey) -> Iterator[Finding]:

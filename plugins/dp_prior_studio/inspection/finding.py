@@ -129,9 +129,10 @@ class Finding:
         return {"code": self.code, "severity": self.severity, "text": self.text, **place}
 
     def __str__(self) -> str:
-        where = "" if self.episode is None else f" (episode {self.episode}"
-        where += "" if self.episode is None else ")" if self.frame is None else f", frame {self.frame})"
-        return f"{self.text}{where}"
+        if self.episode is None:
+            return self.text
+        frame = "" if self.frame is None else f", frame {self.frame}"
+        return f"{self.text} (episode {self.episode}{frame})"
 
 
 def refused(part: str, problems: Sequence[str]) -> list[Finding]:

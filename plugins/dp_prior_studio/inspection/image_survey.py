@@ -15,6 +15,7 @@ import torch
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.found_files import find_files
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.data.pictures.image_source import ImageSource
 from dp_prior.data.pictures.images import ImagesConfig
@@ -166,12 +167,18 @@ def find_in_images(galleries: list[Gallery], record: ImagesConfig) -> Iterator[F
 
 
 def images_at(place: Path) -> dict[str, Any] | None:
-    """`data` of a configuration for images at a place, with labels if there are any; None if there are no images."""
+    """`data` of a configuration for images at a place, with labels if there are any; None if there are no images.
+
+    Raises:
+        ImportError: see `_opened`.
+    """
     if place.suffix == ".npz" and _holds_episodes(place):
         return None
     if parts := parts_at(place):
         return _of_parts(parts)
-    kinds = ["npz"] if place.suffix == ".npz" else ["folder", "parquet"] if place.is_dir() else ["parquet"]
+    kinds = ["folder", "parquet"] if place.is_dir() else ["parquet"]
+    if place.suffix == ".npz":
+        kinds = ["npz"]
     for kind in kinds:
         plain = {"type": kind, "path": str(place)}
         if _opened(plain, labelled=False) is None:
@@ -212,12 +219,28 @@ def _holds_episodes(path: Path) -> bool:
 
 
 def _opened(source: dict[str, Any], labelled: bool) -> ImageSource | None:
-    """The source; None if it does not fit the files."""
+    """The source; None if it does not fit the files.
+
+    Raises:
+        ImportError: the package that reads the pictures of a folder is not installed.
+    """
     record = ImagesConfig.model_validate({"source": source}).source
     try:
         return record.create(labelled=labelled, uniform=False)
-    except (DataError, OSError, ImportError):
+    except (DataError, OSError):
         return None
+    except ImportError:
+        if source["type"] == "folder" and _holds_pictures(source["path"]):
+            raise
+        return None
+
+
+def _holds_pictures(place: str) -> bool:
+    try:
+        find_files(place, PICTURE_ENDINGS)
+    except (DataError, OSError):
+        return False
+    return True
 
 
 def _odd_sizes(gallery: Gallery, record: ImagesConfig) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError, first_few
-from dp_prior.data.formats.episode_store import TASK
+from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.grouped import ACTIONS
 from dp_prior.data.formats.store_record import EpisodeStoreRecord, RolloutNeeds
 from dp_prior.data.recorded.camera import DepthConfig, ImageConfig
@@ -116,13 +116,7 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
         action: None for the key with its name.
     """
     store = record.create()
-    surveyed = survey(store, action=action)
-    joined = _joined_action(surveyed) if action is None else None
-    if joined is not None:
-        surveyed, action = survey(store, action=joined), joined
-    poses = pose_action(surveyed)
-    if poses is not None:
-        surveyed, action = survey(store, action=poses), poses
+    surveyed, action, action_notes = _with_action(store, action)
     surveyed = _without_constants(surveyed)
     missing = [key for key in (*surveyed.cameras, *surveyed.depths) if record.is_remote and store.dtype(key) == "video"]
     cameras = dict.fromkeys(key for key in surveyed.cameras if key not in missing)
@@ -133,6 +127,37 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
     notes += [Finding("note", line, code="simulation-gap") for line in simulation_gap(surveyed)]
     if not surveyed.of("action"):
         notes += _without_action(surveyed)
+    notes += action_notes
+    notes += [Finding("note", line, code="rollout-gap") for line in _rollout_gaps(record, surveyed)]
+    gaps = [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
+    inspection = replace(
+        inspection,
+        findings=ranked([*inspection.findings, *notes]),
+        gaps=[*inspection.gaps, *gaps],
+        passed=_passed(record, surveyed),
+        turn="up_down" if rows_begin_at_the_bottom(store) else None,
+        normalizers={signal.name: Limits() for signal in surveyed.of("observation", "action")},
+    )
+    episodes = json.loads(record.model_dump_json(exclude_unset=True))
+    episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
+    stated_action = {} if action is None else {"action": json.loads(action.model_dump_json(exclude_unset=True))}
+    return replace(inspection, data=propose_data(inspection, episodes) | stated_action)
+
+
+def _with_action(store: EpisodeStore, action: ActionConfig | None) -> tuple[Survey, ActionConfig | None, list[Finding]]:
+    """Look at all keys, with the action that the user names, or that follows from the keys.
+
+    Returns:
+        The survey; the action, None for the key with its name; and notes about the action.
+    """
+    surveyed = survey(store, action=action)
+    joined = _joined_action(surveyed) if action is None else None
+    if joined is not None:
+        surveyed, action = survey(store, action=joined), joined
+    poses = pose_action(surveyed)
+    if poses is not None:
+        surveyed, action = survey(store, action=poses), poses
+    notes = []
     if joined is not None:
         text = f"the action is joined from {first_few(joined.stored_keys, 8)}, by their names"
         notes.append(Finding("note", f"{text}; --set 'data.action.key=[...]' names other keys", code="action-joined"))
@@ -141,18 +166,7 @@ def inspect_all(name: str, record: EpisodeStoreRecord, action: ActionConfig | No
         text = f"the {width} actions are poses, x, y, z, a rotation vector and the gripper of {count} "
         text += f"arm{'s' * (count > 1)}; rotations are learned as 6D, {width + 3 * count} numbers in all"
         notes.append(Finding("note", text, code="action-poses"))
-    notes += [Finding("note", line, code="rollout-gap") for line in _rollout_gaps(record, surveyed)]
-    gaps = [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    normalizers = {signal.name: Limits() for signal in surveyed.of("observation", "action")}
-    findings = ranked([*inspection.findings, *notes])
-    passed = _passed(record, surveyed)
-    turn = "up_down" if rows_begin_at_the_bottom(store) else None
-    inspection = replace(inspection, findings=findings, gaps=[*inspection.gaps, *gaps], passed=passed, turn=turn)
-    inspection = replace(inspection, normalizers=normalizers)
-    episodes = json.loads(record.model_dump_json(exclude_unset=True))
-    episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
-    stated_action = {} if action is None else {"action": json.loads(action.model_dump_json(exclude_unset=True))}
-    return replace(inspection, data=propose_data(inspection, episodes) | stated_action)
+    return surveyed, action, notes
 
 
 def several_instructions(surveyed: Survey) -> Iterator[Finding]:

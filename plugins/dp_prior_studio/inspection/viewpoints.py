@@ -85,7 +85,7 @@ def find_in_views(views: Mapping[str, Views], survey: Survey) -> Iterator[Findin
     for first, second in itertools.combinations(comparable, 2):
         common = sorted(first.pictures.keys() & second.pictures.keys())
         odd = [place for place in common if _is_exchanged(first, second, place)]
-        yield from _told(
+        yield from _camera_findings(
             odd,
             common,
             survey,
@@ -100,11 +100,15 @@ def find_in_views(views: Mapping[str, Views], survey: Survey) -> Iterator[Findin
         places = list(camera_views.pictures)
         odd = [place for place in places if _is_blue_for_red(camera_views, place)]
         problem = f"{camera_views.camera}: red and blue are exchanged"
-        yield from _told(odd, places, survey, problem, "one recorder wrote BGR; write RGB", "colours-exchanged")
+        yield from _camera_findings(
+            odd, places, survey, problem, "one recorder wrote BGR; write RGB", "colours-exchanged"
+        )
         yield from _moved(camera_views, survey)
 
 
-def _told(odd: list[int], places: list[int], survey: Survey, problem: str, remedy: str, code: str) -> Iterator[Finding]:
+def _camera_findings(
+    odd: list[int], places: list[int], survey: Survey, problem: str, remedy: str, code: str
+) -> Iterator[Finding]:
     """One finding for all odd episodes."""
     if odd:
         numbers = survey.chosen.named(odd)
@@ -154,7 +158,7 @@ def _moved(views: Views, survey: Survey) -> Iterator[Finding]:
         how = f"{'up to ' * (len(shifts) > 1)}{right:.0%} of the width, {down:.0%} of the height"
         problem = f"{views.camera}: the camera stands otherwise, by {how},"
         remedy = "look at the page; a policy sees the task from one place only"
-        yield from _told(list(shifts), list(views.pictures), survey, problem, remedy, "camera-moved")
+        yield from _camera_findings(list(shifts), list(views.pictures), survey, problem, remedy, "camera-moved")
 
 
 def _details(picture: np.ndarray) -> np.ndarray:

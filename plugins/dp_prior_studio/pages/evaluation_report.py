@@ -186,7 +186,10 @@ def _report(path: Path, gaps: list[str]) -> EvaluationReport | None:
             raise ValueError("it names no environment")
         clock = document["global_step"], document["samples_seen"]
         return EvaluationReport(path, name, *clock, document["settings"], document["tables"], environment)
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+    except OSError as error:
+        gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
+        return None
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         gaps.append(f"{MEDIA}/{path.name} is no report")
         return None
 

@@ -6,6 +6,7 @@ directory is shown as unreadable.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -36,6 +37,9 @@ LONGEST_WAIT_S = 90.0
 PAGES_KEPT = 16
 """Pages kept in memory; a page with films takes up to 8 MB."""
 
+REREAD_S = 10.0
+"""Seconds after which a run that the system refused to read is read again, though no file has changed."""
+
 SHARE = 0.05
 """Largest share of the server's time spent searching for runs."""
 
@@ -49,8 +53,25 @@ class _Page(NamedTuple):
     """A rendered page, with the time at which rendering began and the run's state at this time."""
 
     begun: float
-    state: tuple[Version, str]
+    state: tuple[Version, str, str | None]
     html: str
+
+
+class _Reading(NamedTuple):
+    """The newest reading of a run.
+
+    Attributes:
+        version: of the files; None if they may not be read.
+        end: time after which the run is read again though its files have not changed.
+    """
+
+    version: Version | None
+    summary: Summary
+    end: float = math.inf
+
+    def is_current(self, version: Version) -> bool:
+        """Whether it still holds, for a version of the files."""
+        return self.version == version and time.monotonic() < self.end
 
 
 class BusyError(RuntimeError):
@@ -72,7 +93,7 @@ class Runs:
         self._logs: dict[str, RowLog] = {}  # the least recently read first
         self._places: tuple[str, ...] = ()
         self._next_search = 0.0
-        self._known: dict[str, tuple[Version | None, Summary]] = {}
+        self._known: dict[str, _Reading] = {}
         self._pages: dict[str, _Page] = {}  # the least recently opened first
 
     def summaries(self) -> dict[str, Summary]:
@@ -84,7 +105,7 @@ class Runs:
         known_runs = {place: reading for place, reading in readings.items() if reading is not None}
         with self._lock:
             self._known = known_runs
-        return {place: summary for place, (_, summary) in known_runs.items()}
+        return {place: reading.summary for place, reading in known_runs.items()}
 
     def one(self, place: str) -> tuple[Version | None, Summary]:
         """The version of a run's files, None if the run may not be read; and the run's summary.
@@ -99,7 +120,7 @@ class Runs:
         reading = self._read(place) if is_known else None
         if reading is None:
             raise FileNotFoundError(f"there is no run {place!r} below {self.root}")
-        return reading
+        return reading.version, reading.summary
 
     def page(self, place: str) -> str:
         """The page of a run, as HTML.
@@ -145,8 +166,8 @@ class Runs:
             raise FileNotFoundError(f"there is no film or picture {name!r} of the run {place!r}")
         return folder / name
 
-    def _allowed(self, place: str) -> tuple[Version, str]:
-        """The version and the state of a run.
+    def _allowed(self, place: str) -> tuple[Version, str, str | None]:
+        """The version, the state and the problem of a run.
 
         Raises:
             PermissionError: the run may not be read.
@@ -154,7 +175,7 @@ class Runs:
         version, summary = self.one(place)
         if version is None:
             raise PermissionError(summary.problem)
-        return version, summary.state
+        return version, summary.state, summary.problem
 
     def _search(self) -> None:
         """Find the places of all runs; at most `SHARE` of the time is spent here."""
@@ -181,31 +202,34 @@ class Runs:
                 del self._logs[next(iter(self._logs))]
             return log
 
-    def _read(self, place: str) -> tuple[Version | None, Summary] | None:
-        """Read a run like `one`; None if the run is gone."""
+    def _read(self, place: str) -> _Reading | None:
+        """Read a run unless its last reading is current; None if the run is gone."""
         with self._lock:
-            reading = self._reading.setdefault(place, threading.Lock())
-        with reading:
-            version_and_summary = self._read_anew(place)
-            if version_and_summary is not None:
-                self._known[place] = version_and_summary
-            return version_and_summary
+            turn = self._reading.setdefault(place, threading.Lock())
+        with turn:
+            reading = self._read_anew(place)
+            if reading is not None:
+                self._known[place] = reading
+            return reading
 
-    def _read_anew(self, place: str) -> tuple[Version | None, Summary] | None:
-        name = (self.root / place).name
+    def _read_anew(self, place: str) -> _Reading | None:
+        name, end = (self.root / place).name, math.inf
         try:
             version = self._version(place)
         except PermissionError as error:
-            return None, Summary(name, problem=str(error))
+            return _Reading(None, Summary(name, problem=str(error)))
         except OSError:
             return None
         newest = self._known.get(place)
-        if newest is not None and newest[0] == version:
+        if newest is not None and newest.is_current(version):
             return newest
         try:
-            return version, summarise(read_story(self.root / place, self._log(place)))
+            summary = summarise(read_story(self.root / place, self._log(place)))
         except Exception as error:  # files of a run may hold anything; other runs are still shown
-            return version, Summary(name, problem=f"{type(error).__name__}: {error}")
+            summary = Summary(name, problem=f"{type(error).__name__}: {error}")
+            if isinstance(error, (OSError, MemoryError)):  # of the system, which may read the same files later
+                end = time.monotonic() + REREAD_S
+        return _Reading(version, summary, end)
 
     def _version(self, place: str) -> Version:
         """The present version of a run's files.

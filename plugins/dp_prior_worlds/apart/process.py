@@ -100,7 +100,7 @@ class SimulatorProcess:
             raise
 
     def call(self, method: str, **arguments: Any) -> Any:
-        """Call a method of the simulator. After an error of the process, the process has ended.
+        """Call a method of the simulator. After an error of the process, or an interrupt, the process has ended.
 
         Raises:
             SimulatorError: the simulator raised an error, hung, or died.
@@ -143,6 +143,11 @@ class SimulatorProcess:
             raise self._ended(method) from None
         except OSError as error:  # of a connection that was closed after an earlier error
             raise SimulatorError(f"the simulator of {self._python} has ended, so {method!r} fails: {error}") from None
+        except TypeError:  # of arguments that are no message, so nothing was sent
+            raise
+        except BaseException:  # such as Ctrl-C: the next call must not be given the answer to this one
+            self.close()
+            raise
 
     def _await_answer(self, method: str) -> None:
         """Wait for an answer; the process ends itself after the limit, and is killed if it does not."""

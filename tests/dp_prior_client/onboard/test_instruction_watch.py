@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from dp_prior_client.onboard.instruction_watch import MOST_TOLD, InstructionWatch
+from dp_prior_client.onboard.instruction_watch import MOST_REPORTED, InstructionWatch
 from dp_prior_client.onboard.obs_spec import ObsSpec, Reads
 from tests.messages import told
 
@@ -32,9 +32,9 @@ def test_an_unknown_instruction_is_told_once_with_the_nearest(lines):
 
 def test_a_robot_that_always_says_something_new_is_not_told_for_ever(lines):
     watch = InstructionWatch(READS, lines.append)
-    for number in range(3 * MOST_TOLD):
+    for number in range(3 * MOST_REPORTED):
         watch.check({"task": f"go to {number}" + "x" * 5000})
-    assert len(lines) == MOST_TOLD
+    assert len(lines) == MOST_REPORTED
     assert max(map(len, lines)) < 500
 
 

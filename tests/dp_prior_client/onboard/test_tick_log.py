@@ -206,6 +206,21 @@ def test_long_episodes_and_observations_of_another_shape_go_on_in_another_file(t
         check(arrays, noted[begin : begin + 100])
 
 
+def test_every_file_has_a_row_of_each_observation_for_each_tick_though_keys_come_and_go(tmp_path):
+    noted = ticks(9)
+    noted[3:6] = [tick._replace(obs={**tick.obs, "grip": np.zeros(1, np.float32)}) for tick in noted[3:6]]
+    with TickLog(tmp_path) as log:
+        recorder = log.recorder()
+        for tick in noted:
+            recorder.note(tick)
+    files = written(tmp_path)
+    assert [arrays["step"].tolist() for arrays in files] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    for arrays in files:
+        rows = {len(array) for name, array in arrays.items() if not name.startswith("chunk")}
+        assert rows == {3}
+    assert ["obs.grip" in arrays for arrays in files] == [False, True, False]
+
+
 def test_wide_observations_and_texts_have_a_checksum_that_changes_with_them(tmp_path):
     observations = [{"cloud": np.full((30, 3), k), "task": np.array(text), "late": np.zeros(2) if k else None}
                     for k, text in ((0, "go"), (0, "go"), (1, "stop"))]  # fmt: skip

@@ -1,6 +1,8 @@
 """Annotations of LeRobot data sets as texts, and the parts of vectors that GR00T names."""
 
+import errno
 import json
+import os
 import shutil
 
 import numpy as np
@@ -9,10 +11,11 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="NOT CHECKED: LeRobot stores, the extra dp_prior[lerobot] is not installed")
 import pyarrow.parquet as pq  # noqa: E402
 
-from dp_prior.data.errors import DataError  # noqa: E402
+from dp_prior.data.errors import DataError, UnreadableError  # noqa: E402
 from dp_prior.data.formats.choice import ALL_EPISODES  # noqa: E402
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig  # noqa: E402
 from dp_prior.data.recorded.language import LanguageConfig, read_texts  # noqa: E402
+from dp_prior_foreign import annotated_lerobot  # noqa: E402
 from dp_prior_foreign.annotated_lerobot import AnnotatedLeRobotConfig  # noqa: E402
 from dp_prior_foreign.convert import convert  # noqa: E402
 from dp_prior_foreign.recognition import known_kind  # noqa: E402
@@ -27,7 +30,7 @@ from tests.data.formats.lerobot.test_dataset import (  # noqa: E402
 )
 from tests.data.formats.lerobot.test_hub import REPO, publish, toy  # noqa: E402
 from tests.data.recorded.test_recorded_sets import FOLDER, need  # noqa: E402
-from tests.messages import told  # noqa: E402
+from tests.messages import naming, told  # noqa: E402
 from tests.tiny import tiny  # noqa: E402
 
 ANNOTATED = (
@@ -258,6 +261,18 @@ def test_a_damaged_modality_file_takes_nothing_away(tmp_path, content):
     (root / "meta/modality.json").write_text(content)
     assert np.array_equal(store(root).read("observation.state"), STATE)
     assert len(store(root).remarks()) == (content != '{"state": [1]}')
+
+
+def test_a_modality_file_that_the_system_refuses_to_read_holds_no_other_content(tmp_path, monkeypatch):
+    root = write_v3(tmp_path)
+    (root / "meta/modality.json").write_text(json.dumps({"state": {}}))
+
+    def refused(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(annotated_lerobot, "read_small", refused)
+    with pytest.raises(UnreadableError, match=naming(root / "meta/modality.json", os.strerror(errno.EMFILE))):
+        store(root)
 
 
 def test_a_recorded_set_of_gr00t_has_the_parts_and_texts_of_its_file(tmp_path):

@@ -65,7 +65,7 @@ def configured(tmp_path):
 
 def run(players, out, **rules):
     said = []
-    return compare_policies(players, Rules(**rules), out, said.append).known, said
+    return compare_policies(players, Rules(**rules), out, said.append).comparison, said
 
 
 def test_they_play_the_same_starts_until_they_are_told_apart(fakes, tmp_path):
@@ -217,7 +217,7 @@ def test_an_environment_that_tells_no_success_is_named(fakes, tmp_path):
 def test_a_file_of_outcomes_gives_the_verdict_of_the_rollouts(fakes, tmp_path):
     known, _ = run(fakes(0.9, 0.5), tmp_path / "out")
     again = compare_outcomes(tmp_path / "out" / OUTCOMES, (0.0, 1.0), 0.05)
-    assert again.names == ["p", "pp"] and again.known.pairs() == known.pairs()
+    assert again.names == ["p", "pp"] and again.comparison.pairs() == known.pairs()
 
 
 def test_a_file_of_one_policy_is_refused(tmp_path):

@@ -23,7 +23,7 @@ def test_the_difference_that_is_printed_is_that_of_the_better_policy_whichever_w
     found = result(*rates)
     line, *_ = found.lines()
     better, worse = ("one", "two") if rates[0] > rates[1] else ("two", "one")
-    (pair,) = found.known.pairs()
+    (pair,) = found.comparison.pairs()
     low, high = sorted(map(abs, pair.limits))
     assert pair.better == (better == "two") and line.index(better) < line.index(worse)
     assert told(line, f"{pair.after} starts")

@@ -1,13 +1,16 @@
 """Starts are played once, in blocks, until enough are lost or the limit of the lost ones is low enough."""
 
 import contextlib
+import errno
 import math
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnreadableError
 from dp_prior.envs.toy import ToyConfig
 from dp_prior_lab import lost_starts, verdict
 from dp_prior_lab.lost_starts import LOST, Losses, find_losses, lost_actions
@@ -99,6 +102,18 @@ def test_lost_actions_that_are_missing_or_cut_off_say_what_to_remove(damage, tmp
     damage(path := tmp_path / LOST / "300.npz")
     with pytest.raises(ConfigError, match=naming(path, "action", 300, f"remove {tmp_path},")):
         lost_actions(tmp_path, 300)
+
+
+def test_a_file_that_the_system_refuses_to_read_now_is_not_damaged_and_no_reason_to_remove_a_round(
+    tmp_path, monkeypatch
+):
+    def refused(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(lost_starts, "load_npz", refused)
+    with pytest.raises(UnreadableError, match=naming("300.npz", os.strerror(errno.EMFILE))) as caught:
+        lost_actions(tmp_path, 300)
+    assert "remove" not in str(caught.value)
 
 
 def test_before_the_first_start_nothing_is_known():

@@ -28,13 +28,13 @@ def test_rows_come_back_with_the_columns_that_nobody_asked_for(tmp_path):
 
 def test_episodes_become_rows_with_the_lowest_score_where_there_is_none(tmp_path):
     limits = (-1.0, 1.0)
-    outcomes = Outcomes.kept(tmp_path, limits)
+    outcomes = Outcomes.of_folder(tmp_path, limits)
     for seed, score in ((2, 0.25), (3, np.nan)):
         outcomes.add("a", [{"seed": seed, "score": score, "success": None, "steps": 9}], "score", -1.0)
     assert not outcomes.tells_success
     outcomes.add("b", [{"seed": 2, "score": 0.5, "success": True, "steps": 8}], "success", 0.0)
     outcomes.write(tmp_path / OUTCOMES)
-    again = Outcomes.kept(tmp_path, limits)
+    again = Outcomes.of_folder(tmp_path, limits)
     assert again.rows == outcomes.rows and again.tells_success
     np.testing.assert_array_equal(again.scores(["a", "b"], ["2", "3"]), [[0.25, -1.0], [1.0, np.nan]])
     assert [row["success"] for row in again.rows.values()] == ["", "", "1"]

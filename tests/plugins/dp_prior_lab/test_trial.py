@@ -128,7 +128,7 @@ def test_every_policy_acts_once_in_each_block_in_an_order_that_changes(tmp_path)
 
 def test_it_ends_with_the_verdict_and_a_policy_that_is_told_apart_acts_no_more(tmp_path):
     sheet = Sitting(tmp_path / "two", most=200).hold()
-    assert sheet.known().pairs()[0].better == 1 and len(sheet.journal.trials) < 100
+    assert sheet.comparison().pairs()[0].better == 1 and len(sheet.journal.trials) < 100
     sheet = Sitting(tmp_path / "three", names=("good", "poor", "great"), most=40).hold()
     counts = [row["policy"] for row in rows(sheet)]
     assert counts.count("poor") < counts.count("good") == counts.count("great") == 40
@@ -138,7 +138,7 @@ def test_a_void_trial_is_repeated_at_the_end_of_its_block(tmp_path):
     sheet = Sitting(tmp_path, answers=["7", "void cup fell"], most=2).hold()
     places = [(trial.block, trial.place, trial.start) for trial in sheet.journal.trials]
     assert places == [(0, 0, "7"), (0, 1, "7"), (0, 0, "7"), (1, 0, "2"), (1, 1, "2")]
-    assert sheet.void() == {sheet.names[sheet.policy(0, 0)]: 1} and sheet.known().rollouts == 4
+    assert sheet.void() == {sheet.names[sheet.policy(0, 0)]: 1} and sheet.comparison().rollouts == 4
 
 
 def test_an_entry_is_corrected_by_another_one_and_stays_in_the_journal(tmp_path):
@@ -160,7 +160,7 @@ def test_a_correction_that_opens_an_earlier_block_is_asked_for_there(tmp_path):
     assert [(trial.block, trial.start) for trial in sheet.journal.trials] == [
         (0, "1"), (0, "1"), (1, "7"), (0, "1"), (1, "7"),
     ]  # fmt: skip
-    assert sheet.known().rollouts == 4
+    assert sheet.comparison().rollouts == 4
 
 
 def test_bad_answers_are_told_and_asked_again(tmp_path):
@@ -209,12 +209,12 @@ def test_an_outcome_without_a_request_of_the_robot_is_refused(tmp_path):
     sitting.ask = asked
     sheet = sitting.hold()
     assert "trial 1" in sitting.shown[4] and "robot" in sitting.shown[4]
-    assert sheet.journal.trials[0].entry == {"reason": "not connected"} and sheet.known().rollouts == 2
+    assert sheet.journal.trials[0].entry == {"reason": "not connected"} and sheet.comparison().rollouts == 2
 
 
 def test_the_trial_may_end_early_and_is_over_then(tmp_path):
     sheet = Sitting(tmp_path, answers=["", "1", "", "end", "no", "end", "yes"]).hold()
-    assert sheet.known().rollouts == 1 and sheet.journal.is_unblinded
+    assert sheet.comparison().rollouts == 1 and sheet.journal.is_unblinded
     again = Sitting(tmp_path)
     again.hold()
     assert again.shown == []

@@ -76,7 +76,8 @@ def test_without_cameras_and_without_pyav_there_is_no_film_and_the_trial_goes_on
 
 
 def test_a_camera_that_changes_its_size_is_shown_in_the_first_one(tmp_path):
-    ticks = [tick(1.0, 50), tick(1.1, 50, 1, front=np.zeros((10, 12, 3), np.uint8)), tick(1.2, 50, 2)]
+    smaller = {"front": np.zeros((10, 12, 3), np.uint8), "grey": np.zeros((24, 32, 1), np.uint8)}
+    ticks = [tick(1.0, 50), tick(1.1, 50, 1, **smaller), tick(1.2, 50, 2)]
     assert pictures(filmed(tmp_path, ticks)).shape[:3] == (3, 48, 100)
     assert len(list((tmp_path / "ticks").glob("episode_*.npz"))) == 1
 

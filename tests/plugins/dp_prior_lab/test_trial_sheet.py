@@ -58,7 +58,7 @@ def test_the_outcomes_give_the_verdict_of_the_sheet(tmp_path):
         sheet.outcomes().write(tmp_path / "outcomes.csv")
         result = compare_outcomes(tmp_path / "outcomes.csv", (-1.0, 3.0), 0.05)
         order = [sheet.names.index(name) for name in result.names]
-        known, again = sheet.known(), result.known
+        known, again = sheet.comparison(), result.comparison
         assert again.rollouts == known.rollouts
         assert (again.decided() == known.decided()[order][:, order]).all() and known.decided().any()
     assert "start 0; here" in (tmp_path / "outcomes.csv").read_text()

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import os
@@ -222,3 +223,21 @@ def test_a_server_that_fails_is_asked_for_no_version(folder, tmp_path):
         with pytest.raises(UnreachableError, match=naming(f"{web.url}/data/a.bin", "HTTP 503")):
             remote.fetch("data/a.bin", tmp_path / "got")
         assert {*web.methods} == {"GET"}
+
+
+def test_a_place_that_cannot_be_opened_again_is_asked_as_often_as_any_other_and_told_with_the_reason(
+    folder, tmp_path, monkeypatch
+):
+    """Opened as the Hub is, whose commit is asked for: not by every attempt to fetch bytes anew."""
+    RemoteSet(str(folder), tmp_path / "cache")
+    attempts = []
+
+    def refused(url):
+        attempts.append(url)
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+    monkeypatch.setattr(manifest, "place_at", refused)
+    remote = RemoteSet(str(folder), tmp_path / "cache")
+    with pytest.raises(UnreachableError, match=naming(folder, remote_files.ATTEMPTS, "data.episodes.url")):
+        remote.fetch("data/a.bin", tmp_path / "got")
+    assert len(attempts) == remote_files.ATTEMPTS

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.errors import ChangedError, DataError, UnwritableError
+from dp_prior.data.errors import ChangedError, DataError, UnreadableError, UnwritableError
 from dp_prior.data.frames.layout import CACHE_FILE
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior_streams import mapped_numbers, sealed_folder
@@ -198,6 +199,19 @@ def test_a_complete_folder_of_mapped_numbers_needs_no_lock(tmp_path, monkeypatch
     os.utime(first._numbers.directory / "state.numbers", (1, 1))  # as a copy for all users has
     data = created(config, MappedTrajectories)
     assert batches_of(data, data.order(0)) == batches_of(expected, expected.order(0))
+
+
+def test_mapped_numbers_of_a_user_who_shares_none_are_neither_removed_nor_called_a_full_disk(tmp_path, monkeypatch):
+    config = config_of("npz", tmp_path)
+    directory = created(config, MappedTrajectories)._numbers.directory
+
+    def refused(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(sealed_folder, "_stamp", refused)
+    with pytest.raises(UnreadableError, match=naming(directory, os.strerror(errno.EACCES))):
+        created(config, MappedTrajectories)
+    assert (directory / "state.numbers").is_file()
 
 
 def test_a_folder_for_mapped_numbers_that_cannot_be_made_is_named_with_its_setting(tmp_path):

@@ -47,7 +47,7 @@ def test_the_least_recently_used_folder_makes_room(tmp_path):
     cache.make("d", SIZE, filled(SIZE), ())
     assert names(cache) == ["a", "c", "d"]
     sizes = sum((cache.path(name) / SIZES).stat().st_size for name in "acd")
-    assert cache.used() == 3 * SIZE + sizes + cache.kept_bytes()
+    assert cache.used() == 3 * SIZE + sizes + cache.permanent_bytes()
 
 
 def test_folders_that_are_needed_stay_and_without_room_nothing_is_removed(tmp_path):

@@ -59,14 +59,14 @@ def test_without_room_a_part_ahead_waits_and_a_part_that_is_read_removes_those_n
         shutil.rmtree(cache.path(name))
     parts._opened.clear()
     cache._touched.clear()
-    cache._budget = cache.kept_bytes() + parts.numbers.n_bytes(1) + parts.numbers.source_bytes(1) + 1000
+    cache._budget = cache.permanent_bytes() + parts.numbers.n_bytes(1) + parts.numbers.source_bytes(1) + 1000
     parts.store.needed = frozenset(names[:1])
     with pytest.raises(NoRoomError):
         parts.bring(1, names[:1])
     assert parts.has(0)
     parts.group(1)
     assert parts.has(1) and not parts.has(0)
-    cache._budget = cache.kept_bytes() + 1000
+    cache._budget = cache.permanent_bytes() + 1000
     with pytest.raises(ConfigError, match=naming("disk_gb")):
         parts.group(2)
 

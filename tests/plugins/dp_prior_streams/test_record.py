@@ -268,13 +268,28 @@ def test_a_key_that_was_kept_is_read_again_where_any_byte_of_it_changed(small_se
         np.savez_compressed(path, values=expected)
     content = path.read_bytes()
 
-    assert np.array_equal(store._kept(path.relative_to(store.cache.folder).as_posix()), expected)
+    assert np.array_equal(store._cached_column(path.relative_to(store.cache.folder).as_posix()), expected)
     for place in range(0, len(content), 3):
         damaged = bytearray(content)
         damaged[place] ^= 4
         path.write_bytes(damaged)
-        values = store._kept(path.relative_to(store.cache.folder).as_posix())
+        values = store._cached_column(path.relative_to(store.cache.folder).as_posix())
         assert values is None or np.array_equal(values, expected), place
+
+
+def test_a_key_that_was_kept_and_that_the_system_refuses_to_read_is_told_with_the_reason(
+    small_set, tmp_path, monkeypatch, caplog
+):
+    store = store_of(small_set, tmp_path)
+    expected = store.read("task_index")
+
+    def refused(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(record, "load_npz", refused)
+    assert np.array_equal(store.read("task_index"), expected)
+    [path] = tmp_path.glob("*/columns/*.npz")
+    assert told(caplog.text, path, os.strerror(errno.EMFILE))
 
 
 def test_a_key_that_was_kept_under_the_name_of_another_one_is_read_again(small_set, tmp_path):

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -65,7 +66,7 @@ def test_a_failing_place_is_asked_again(tmp_path, fault):
     with served(tmp_path) as web:
         web.fault = lambda number, name: fault if number < ATTEMPTS else None
         place = place_at(web.url)
-        retried("a.bin", lambda: save(place.pieces("a.bin", 0, 5000), tmp_path / "got", "a.bin", 5000))
+        retried("a.bin", lambda: save(place.pieces("a.bin", 0, 5000), tmp_path / "got", 5000))
         assert (tmp_path / "got").read_bytes() == bytes(5000) and web.requests == ATTEMPTS
 
 
@@ -76,7 +77,7 @@ def test_a_place_that_never_answers_ends_in_one_line_and_the_code_of_unavailable
         web.fault = lambda number, name: fault
         place = place_at(web.url)
         with pytest.raises(UnreachableError, match=naming(f"{web.url}/a.bin")) as caught:
-            retried(f"{web.url}/a.bin", lambda: save(place.pieces("a.bin", 0, 5000), tmp_path / "got", "", 5000))
+            retried(f"{web.url}/a.bin", lambda: save(place.pieces("a.bin", 0, 5000), tmp_path / "got", 5000))
         assert web.requests == count and classify(caught.value) == ("unavailable", 69)
         assert "\n" not in str(caught.value)
 
@@ -104,7 +105,7 @@ def test_more_bytes_than_expected_are_refused_before_they_are_written(tmp_path):
             yield b"0" * 10
 
     with pytest.raises(CutShortError):
-        save(endless(), tmp_path / "a", "a", 25)
+        save(endless(), tmp_path / "a", 25)
     assert (tmp_path / "a").stat().st_size <= 25
 
 
@@ -166,7 +167,20 @@ def test_a_full_disk_of_this_machine_is_no_fault_of_the_place(tmp_path):
     if not os.path.exists("/dev/full"):
         pytest.skip("this system has no /dev/full")
     with pytest.raises(UnwritableError, match=naming("/dev/full", "data.episodes.cache")):
-        retried("a", lambda: save(iter([b"1"]), Path("/dev/full"), "a", 1))
+        retried("a", lambda: save(iter([b"1"]), Path("/dev/full"), 1))
+
+
+def test_a_folder_of_this_machine_that_is_gone_or_refused_is_no_fault_of_the_place(tmp_path, monkeypatch):
+    path = tmp_path / "gone" / "a"
+    with pytest.raises(UnwritableError, match=naming(path, os.strerror(errno.ENOENT), "data.episodes.cache")):
+        retried("a", lambda: save(iter([b"1"]), path, 1))
+
+    def refused(*arguments, **named):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(UnwritableError, match=naming(path, os.strerror(errno.EACCES), "data.episodes.cache")):
+        retried("a", lambda: save(iter([b"1"]), path, 1))
 
 
 def test_the_files_of_an_archive_are_listed_by_their_names(tmp_path):

@@ -1,12 +1,14 @@
+import errno
 import json
 import os
 import shutil
 
 import pytest
 
+from dp_prior.data.errors import UnreadableError
 from dp_prior_streams import sealed_folder
 from dp_prior_streams.sealed_folder import SIZES, SealedFolder, seal_folder
-from tests.messages import told
+from tests.messages import naming, told
 from tests.plugins.dp_prior_streams.damages import DAMAGES, rot
 
 
@@ -84,6 +86,21 @@ def test_a_document_that_cannot_be_written_again_is_no_fault(folder, monkeypatch
     monkeypatch.setattr(sealed_folder, "replace_file", refuse)
     sealed = SealedFolder(folder, "part")
     assert sealed.fault("sizes") is None and sealed.is_current()
+
+
+@pytest.mark.parametrize(("code", "is_fault"), [(errno.EACCES, False), (errno.EMFILE, False), (errno.EIO, True)])
+def test_a_file_that_the_system_refuses_is_no_damaged_file_unless_another_in_its_place_would_be_read(
+    folder, monkeypatch, code, is_fault
+):
+    def refused(path):
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(sealed_folder, "_stamp", refused)
+    if is_fault:
+        assert os.strerror(code) in SealedFolder(folder, "part").fault("sizes")
+        return
+    with pytest.raises(UnreadableError, match=naming(folder / "a", os.strerror(code))):
+        SealedFolder(folder, "part").fault("sizes")
 
 
 def _another_document(path):

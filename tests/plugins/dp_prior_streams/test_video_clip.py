@@ -1,7 +1,11 @@
+import errno
+import os
+
 import numpy as np
 import pytest
 
-from dp_prior.data.errors import ChangedError, DataError
+from dp_prior.data.errors import ChangedError, DataError, UnwritableError
+from dp_prior.job.stop import StoppedEarly
 from tests.extras import needs
 from tests.messages import naming
 from tests.plugins.dp_prior_streams.recorded_sets import CODECS, moving_pictures, write_encoded
@@ -10,6 +14,7 @@ from tests.plugins.dp_prior_streams.web_store import served
 needs("av", "video")
 
 from dp_prior.data.frames.video_frames import read_video  # noqa: E402
+from dp_prior_streams import video_clip  # noqa: E402
 from dp_prior_streams.manifest import RemoteSet  # noqa: E402
 from dp_prior_streams.video_clip import VideoIndexes, cut_clip  # noqa: E402
 
@@ -115,3 +120,32 @@ def test_a_video_that_is_written_again_in_the_run_is_refused_though_the_server_s
         (folder / "a.mp4").write_bytes(content)
         with pytest.raises(ChangedError, match=naming("a.mp4")):
             cut_clip(indexes, "a.mp4", 60, 90, tmp_path)
+
+
+@pytest.mark.parametrize("error", [StoppedEarly("SIGTERM", 0), UnwritableError(errno.ENOSPC, "the disk is full")])
+def test_a_stop_and_a_full_disk_while_frames_arrive_are_no_damage_of_the_video(tmp_path, monkeypatch, error):
+    path = tmp_path / "set/a.mp4"
+    write_encoded(path, moving_pictures(60), **CODECS["key frames apart"])
+    indexes = indexes_of(path, tmp_path / "cache")
+    indexes.of("a.mp4")
+
+    def interrupted(*arguments, **named):
+        raise error
+
+    monkeypatch.setattr(indexes.remote, "fetch", interrupted)
+    with pytest.raises(type(error)) as caught:
+        cut_clip(indexes, "a.mp4", 10, 30, tmp_path)
+    assert caught.value is error
+
+
+def test_a_clip_that_does_not_fit_the_disk_of_this_machine_is_no_damage_of_the_video(tmp_path, monkeypatch):
+    path = tmp_path / "set/a.mp4"
+    write_encoded(path, moving_pictures(60), **CODECS["key frames apart"])
+    indexes = indexes_of(path, tmp_path / "cache")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(video_clip, "_write_clip", full)
+    with pytest.raises(UnwritableError, match=naming(tmp_path, os.strerror(errno.ENOSPC), "data.episodes.cache")):
+        cut_clip(indexes, "a.mp4", 10, 30, tmp_path)

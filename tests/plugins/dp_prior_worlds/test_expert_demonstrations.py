@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnreadableError
+from dp_prior_worlds import expert_demonstrations
 from dp_prior_worlds.expert_demonstrations import (
     Disturbance,
     disturbed_episode,
@@ -111,6 +113,15 @@ def test_a_damaged_file_is_read_or_refused_whichever_byte_it_is(tmp_path):
             assert error.source == str(path)
             refused += 1
     assert refused > len(content) / 3
+
+
+def test_a_file_that_the_system_refuses_to_read_now_is_no_fault_of_its_content(tmp_path, monkeypatch):
+    def refused(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(expert_demonstrations, "load_npz", refused)
+    with pytest.raises(UnreadableError, match=naming("d.npz", os.strerror(errno.EIO))):
+        read_demonstrations(tmp_path / "d.npz")
 
 
 def test_an_existing_file_is_refused_before_an_episode_is_played_and_one_that_appears_meanwhile_stays(

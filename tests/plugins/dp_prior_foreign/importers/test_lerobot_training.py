@@ -1,11 +1,15 @@
 """The training of a LeRobot policy says its data set, rate and names, as far as the file and this machine have them."""
 
+import errno
 import json
+import os
 import zipfile
 
 import numpy as np
 import pytest
 
+from dp_prior.data.errors import UnreadableError
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior_foreign.convert import convert
 from dp_prior_foreign.importers.foreign_files import PublishedFiles
 from dp_prior_foreign.importers.lerobot import read
@@ -49,6 +53,18 @@ def test_a_data_set_on_this_machine_says_rate_and_names(tmp_path, recorded):
     assert spec.fps == 25.0
     keys = {"state": STATE, "environment_state": ENV, "x": ACTION}
     assert spec.names == {name: tuple(NAMES[key]) for name, key in keys.items()}
+
+
+def test_a_data_set_that_cannot_be_read_now_is_told_since_the_policy_stays_without_rate_and_names(
+    tmp_path, recorded, monkeypatch, caplog
+):
+    def refused(record):
+        raise UnreadableError(errno.EMFILE, os.strerror(errno.EMFILE), str(record.path))
+
+    monkeypatch.setattr(LeRobotStoreConfig, "create", refused)
+    training = trained(tmp_path, {"dataset": {"repo_id": "me/arm", "root": str(recorded)}})
+    assert training == KnownTraining({"type": "lerobot", "path": str(recorded)}, None, {})
+    assert told(caplog.text, recorded, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.parametrize(

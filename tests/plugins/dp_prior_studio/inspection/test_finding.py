@@ -69,7 +69,7 @@ def test_the_table_has_the_code_of_every_finding_and_no_other():
     codes = set()
     for path in Path(dp_prior_studio.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Finding", "_told"):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Finding", "_camera_findings"):
                 arguments = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "code")]
                 last = arguments[-1]
                 codes |= {last.value} if isinstance(last, ast.Constant) else set()

@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from dp_prior.cli import main
+from dp_prior.data.pictures import folder
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
 from dp_prior.run.config import TrainConfig
 from dp_prior_studio.inspection import image_survey as looking
@@ -49,6 +50,20 @@ def test_every_format_is_found_by_its_path_with_its_classes(kind, tmp_path):
     outline = Outline(write_inspection([found], tmp_path / "page.html", "set").read_text(encoding="utf-8"))
     assert len(outline.addresses) == 3 and all(address.startswith("data:image/jpeg") for address in outline.addresses)
     assert {"source, class cat", "33.3%", f"{pixels[..., 1].mean():.1f}"} <= set(outline.texts)
+
+
+def test_pictures_without_the_package_that_reads_them_are_of_no_unknown_format(tmp_path, monkeypatch):
+    pixels, labels = images(12, (8, 12))
+    place = place_of("folder", tmp_path, pixels, labels)
+    (tmp_path / "other").mkdir()
+
+    def missing(extra):
+        raise ImportError('pip install "dp_prior[image]"')
+
+    monkeypatch.setattr(folder, "import_pillow", missing)
+    with pytest.raises(ImportError, match=naming('pip install "dp_prior[image]"')):
+        inspect(place)
+    assert looking.images_at(tmp_path / "other") is None
 
 
 def test_images_without_labels_have_strips_in_their_order(tmp_path):

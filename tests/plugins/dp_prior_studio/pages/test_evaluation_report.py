@@ -1,5 +1,6 @@
 """Reports of evaluators: each has the files beside it, and what cannot be read is a gap."""
 
+import errno
 import json
 import os
 
@@ -42,6 +43,17 @@ def test_a_report_that_is_none_is_a_gap_with_its_name(tmp_path, change):
     path = report(tmp_path, "rollout", 2, {"rollout/by_seed": [EPISODE]})
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     assert read_reports(tmp_path, gaps := []) == [] and told("\n".join(gaps), path.name)
+
+
+def test_a_report_that_the_system_refuses_to_read_is_told_with_the_reason(tmp_path, monkeypatch):
+    path = report(tmp_path, "rollout", 2, {"rollout/by_seed": [EPISODE]})
+
+    def refused(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(module, "read_small", refused)
+    assert read_reports(tmp_path, gaps := []) == []
+    assert told("\n".join(gaps), path.name, os.strerror(errno.EMFILE)) and not told("\n".join(gaps), "no report")
 
 
 def test_of_many_reports_those_written_last_are_told(tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """Runs below a directory: each found once, read again when a file changes, and never anything outside."""
 
+import errno
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,6 +175,20 @@ def test_a_run_that_cannot_be_understood_is_shown_beside_the_others(root, monkey
     found = Runs(root).summaries()
     assert found["sweep/b"].problem == "ValueError: odd" and found["sweep/b"].name == "b"
     assert found["a"].newest == 0.2
+
+
+def test_a_run_that_the_system_refused_to_read_for_a_moment_is_read_again_though_no_file_changes(root, monkeypatch):
+    def refused(*arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    runs, expected, clock = Runs(root), Runs(root).one("a"), [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read_story", refused)
+        assert os.strerror(errno.EMFILE) in runs.one("a")[1].problem
+    assert os.strerror(errno.EMFILE) in runs.one("a")[1].problem  # not at every look
+    clock[0] = 60.0
+    assert runs.one("a") == expected
 
 
 def test_the_version_changes_with_size_time_and_file(root):

@@ -50,6 +50,20 @@ def test_a_call_that_fails_is_named_and_the_next_is_answered(counter):
     assert counter.call("add", number=0) >= 5
 
 
+def test_after_an_interrupted_call_no_other_call_gets_its_answer(tmp_path, monkeypatch):
+    process = opened(tmp_path, first=5)
+
+    def interrupted(method):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(process, "_await_answer", interrupted)
+        process.call("add", number=1)
+    with pytest.raises(SimulatorError, match=naming("greet", sys.executable)):
+        process.call("greet", lines=1)
+    wait_for_end(process._process.pid)
+
+
 def test_the_other_python_finds_no_package_of_this_one(counter, monkeypatch):
     assert not {"PYTHONPATH", "PYTHONHOME"} & {*counter.description["variables"]}
     assert "PATH" in counter.description["variables"]
