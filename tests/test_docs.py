@@ -25,6 +25,7 @@ from huggingface_hub import HfApi
 from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.config.errors import ConfigError
+from dp_prior.inference import plans
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior.run.assembly import Assembly
@@ -232,6 +233,13 @@ def place(tmp_path, monkeypatch) -> Path:
     """A working directory of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def in_torch(monkeypatch):
+    """Agents act in torch: the export of the network takes 15 CPU seconds once a machine, and is kept at home."""
+    listeners = plans.listeners
+    monkeypatch.setattr(plans, "listeners", lambda event: [] if event == "runtimes" else listeners(event))
 
 
 @pytest.fixture(scope="module")
