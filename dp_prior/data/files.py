@@ -217,13 +217,15 @@ def memory_bytes() -> int:
 
 
 def _group_limits() -> Iterator[int]:
-    """The limits of memory of the control groups around this process."""
-    with contextlib.suppress(OSError):
-        for line in GROUPS_OF_PROCESS.read_text().splitlines():
-            _, controller, place = line.split(":", 2)
-            for group in Path(controller, place.lstrip("/"), "limit").parents:
-                with contextlib.suppress(OSError, ValueError, KeyError):  # no such file, or "max"
-                    yield int((CONTROL_GROUPS / group / GROUP_LIMITS[controller]).read_text())
+    """The limits of memory of the control groups around this process; strings, since every read of data asks."""
+    top = str(CONTROL_GROUPS)
+    with contextlib.suppress(OSError), open(GROUPS_OF_PROCESS) as lines:
+        for _, controller, place in (line.rstrip("\n").split(":", 2) for line in lines):
+            group = os.path.join(top, controller, place.strip("/")).rstrip("/")
+            while controller in GROUP_LIMITS and len(group) >= len(top):
+                with contextlib.suppress(OSError, ValueError), open(f"{group}/{GROUP_LIMITS[controller]}") as limit:
+                    yield int(limit.read())  # ValueError where a group has no limit: "max"
+                group = os.path.dirname(group)
 
 
 def free_memory_bytes() -> int:
