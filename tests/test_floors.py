@@ -196,15 +196,23 @@ def room_of(file: str) -> str:
     return inner if any(inner in parts for parts in FLOORS) else parts[0]
 
 
+def statements_in(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements inside a statement, without their expressions, where no import stands."""
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for statement in getattr(node, name, ()):
+            yield statement
+            yield from statements_in(statement)
+
+
 @functools.cache
 def imports(file: str) -> list[tuple[str, int, bool]]:
     """(module, line, whether it runs only in a call or never) for every import; "." is a relative one."""
     nodes, late = nodes_of(file), set()
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         ):
-            late |= {id(inner) for inner in ast.walk(node)}
+            late |= {id(inner) for inner in statements_in(node)}
     found = []
     for node in nodes:
         if isinstance(node, ast.Constant) and PLACE.fullmatch(str(node.value)):

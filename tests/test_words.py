@@ -2,8 +2,10 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from tests.frame import nodes_of
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "dp_prior", ROOT / "dp_prior_client", ROOT / "plugins")
@@ -32,9 +34,9 @@ _TEXT_OR_COMMENT = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring: of the module, classes, functions, fields and constants."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         body = getattr(node, "body", None)
         for child in body if isinstance(body, list) else ():
             match child:
@@ -78,7 +80,7 @@ def test_pronouns_without_their_noun_are_found():
 
 def test_every_docstring_and_comment_is_read():
     source = 'A = 1\n"Of A."\n# Of\n# B.\nB = 2  # of two\n\ndef f(): "Of f."\n\nclass C:\n    c: int\n    "Of c."\n'
-    assert sorted(docstrings(source)) == [(2, "Of A."), (7, "Of f."), (11, "Of c.")]
+    assert sorted(docstrings(ast.walk(ast.parse(source)))) == [(2, "Of A."), (7, "Of f."), (11, "Of c.")]
     assert list(comments(source)) == [(3, "Of\nB."), (5, "of two")]
     text = "Do it. Then stop.\n\nArgs:\n    one: its\n        size.\n    two, three: it."
     assert list(sentences(text)) == ["Do it.", "Then stop.", "Args:", "one: its size.", "two, three: it."]
@@ -89,7 +91,7 @@ def test_sentences_name_what_they_speak_of():
     assert {path.relative_to(ROOT).parts[0] for path in paths} == {"dp_prior", "dp_prior_client", "plugins"}
     for path in paths:
         source = path.read_text(encoding="utf-8")
-        for line, text in [*docstrings(source), *comments(source)]:
+        for line, text in [*docstrings(nodes_of(path)), *comments(source)]:
             for sentence in sentences(text):
                 if len(found := bare(sentence)) > MOST:
                     faults.append(f"{path.relative_to(ROOT)}:{line}: {', '.join(found)}: {sentence}")
