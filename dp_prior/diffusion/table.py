@@ -38,12 +38,17 @@ class NoiseTable:
                 f"timestep {rises[0]} and {self.snr[rises[0] + 1]:.3g} at the next"
             )
         self.levels = [*zip(alpha.tolist(), sigma.tolist(), strict=True), (1.0, 0.0)]
-        self.variance = [round(alpha**2 + sigma**2, 12) for alpha, sigma in self.levels]  # exactly 1 where it is kept
-        self.half_log_snr = [math.log(alpha / sigma) for alpha, sigma in self.levels[:-1] if alpha]
-        if not alpha[-1]:
-            self.half_log_snr.append(min([-30.0, *(last - 1 for last in self.half_log_snr[-1:])]))
         for step in (self.transition, self._weights, self.log_stds, self.multistep):
             setattr(self, step.__name__, functools.cache(step))
+
+    @functools.cached_property
+    def variance(self) -> list[float]:
+        return [round(alpha**2 + sigma**2, 12) for alpha, sigma in self.levels]  # exactly 1 where it is kept
+
+    @functools.cached_property
+    def half_log_snr(self) -> list[float]:
+        values = [math.log(alpha / sigma) for alpha, sigma in self.levels[:-1] if alpha]
+        return values if self.alpha[-1] else [*values, min([-30.0, *(last - 1 for last in values[-1:])])]
 
     def __len__(self) -> int:
         return len(self.alpha)
