@@ -7,6 +7,7 @@ hand sees something else every time, so a difference alone is no fault: another 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ channels are as in the other episodes, under light of another colour."""
 MOVED, MOST_MOVED, FITS, FIXED, GAIN = 0.05, 0.3, 0.55, 0.55, 0.25
 """A camera moved by at least the first and at most the second share of the picture, if the shifted pictures correlate
 by `FITS` and by `GAIN` more than the others do unshifted, which is `FIXED` between the other episodes."""
+
+LEAST_SPREAD = 1e-6
+"""Squared levels of brightness below which a picture has no contrast, but rounding."""
 
 
 @dataclass(frozen=True)
@@ -170,18 +174,26 @@ def _details(picture: np.ndarray) -> np.ndarray:
 
 def _best_shift(mine: np.ndarray, usual: np.ndarray) -> tuple[tuple[float, float], float]:
     """Shares of height and width by which `mine` has to go back to fit best, and the correlation there."""
-    (height, width), matches = mine.shape, []
-    reaches = int(MOST_MOVED * height), int(MOST_MOVED * width)
-    for down, right in itertools.product(*(range(-reach, reach + 1) for reach in reaches)):
-        overlap = mine[max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
-        other = usual[max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
-        matches.append((_correlation(overlap, other), (down / height, right / width)))
-    best, shift = max(matches)
-    return shift, best
+    mine, usual = (picture - picture.mean(dtype=np.float64) for picture in (mine, usual))
+    size = np.array(mine.shape)
+    down, right = (np.arange(-reach, reach + 1) for reach in (MOST_MOVED * size).astype(int))
+    shape, ones = tuple(2 * size), np.ones(mine.shape)
+
+    def overlapping(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """(down, right) sums of the products of two pictures where they overlap, for each shift of the first."""
+        spectrum = np.fft.rfft2(first, shape) * np.fft.rfft2(second, shape).conj()
+        return np.fft.irfft2(spectrum, shape)[np.ix_(down, right)]
+
+    count, of_mine, of_usual = overlapping(ones, ones), overlapping(mine, ones), overlapping(ones, usual)
+    varied = (overlapping(mine**2, ones) - of_mine**2 / count, overlapping(ones, usual**2) - of_usual**2 / count)
+    spread = np.sqrt(np.maximum(varied[0], 0) * np.maximum(varied[1], 0))
+    matches = (overlapping(mine, usual) - of_mine * of_usual / count) / np.maximum(spread, LEAST_SPREAD)
+    row, column = np.unravel_index(np.argmax(matches), matches.shape)
+    return (float(down[row] / size[0]), float(right[column] / size[1])), float(matches[row, column])
 
 
 def _correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Pearson's; 0 of a picture without contrast."""
     first, second = first - first.mean(), second - second.mean()
-    size = float(np.sqrt((first**2).sum() * (second**2).sum()))
-    return float((first * second).sum()) / size if size > 0 else 0.0
+    size = math.sqrt(np.vdot(first, first) * np.vdot(second, second))
+    return float(np.vdot(first, second)) / size if size > 0 else 0.0

@@ -1,5 +1,6 @@
 """Cameras that are exchanged, blue for red, or moved in an episode are found, and right ones are not."""
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from dp_prior.data.formats.choice import ChoiceConfig
 from dp_prior_foreign.recognition import kind_of, record_of
 from dp_prior_studio.inspection.survey import survey
-from dp_prior_studio.inspection.viewpoints import SIZE, Views, find_in_views
+from dp_prior_studio.inspection.viewpoints import SIZE, Views, _best_shift, find_in_views
 from tests.messages import told, told_each
 from tests.plugins.dp_prior_studio.inspection.recordings import clean, write_npz
 
@@ -103,6 +104,22 @@ def test_cameras_that_moved_by_different_ways_are_told_with_the_largest():
     seen = SimpleNamespace(chosen=SimpleNamespace(named=list))
     [found] = find_in_views({"front": Views("front", pictures)}, seen)
     assert told(found.text, "front", "16% of", "12% of", "episodes 1, 3 of 5") and found.leave_out == [1, 3]
+
+
+def test_the_best_shift_is_that_of_all_overlaps_one_by_one():
+    draw = np.random.default_rng(0)
+    for height, width in ((20, 30), (21, 17)):
+        usual = draw.normal(size=(height, width)).astype(np.float32)
+        mine = np.roll(usual, (3, -2), (0, 1)) + draw.normal(size=usual.shape).astype(np.float32)
+        matches = {}
+        for down, right in itertools.product(range(-int(0.3 * height), 7), range(-int(0.3 * width), 6)):
+            rows, columns = slice(max(0, down), height + down), slice(max(0, right), width + right)
+            there = slice(max(0, -down), height - down), slice(max(0, -right), width - right)
+            matches[down / height, right / width] = np.corrcoef(mine[rows, columns].ravel(), usual[there].ravel())[0, 1]
+        best = max(matches, key=matches.get)
+        assert best == (3 / height, -2 / width)
+        assert _best_shift(mine, usual) == (best, pytest.approx(matches[best], abs=1e-6))
+        assert _best_shift(0 * mine + 3, usual)[1] == 0, "a picture without contrast"
 
 
 @pytest.mark.parametrize("name", REAL)
