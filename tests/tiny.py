@@ -30,11 +30,12 @@ from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 
 OVER_TIME = ("train/samples_per_second", "train/data_share", "train/evaluation_seconds")  # read from a wall clock
+EPISODES = demonstrations(4, seed=3)  # which a thousand tests write
 
 
 def write_data(path: Path, n: int = 4) -> Path:
     """Episodes of the toy's expert as .npz; returns the path."""
-    np.savez(path, **demonstrations(n, seed=3))
+    np.savez(path, **(EPISODES if n == 4 else demonstrations(n, seed=3)))
     return path
 
 
