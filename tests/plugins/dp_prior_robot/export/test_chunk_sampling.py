@@ -12,12 +12,10 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM, UniPC
 from dp_prior.diffusion.target import Target
-from dp_prior.inference import plans
 from dp_prior.inference.agent import Agent
 from dp_prior.tensors.randomness import Randomness
-from dp_prior_robot.export import chunk_sampling, graph_cache, onnx_runtime
+from dp_prior_robot.export import chunk_sampling
 from dp_prior_robot.export.example_rows import observations
-from dp_prior_robot.export.onnx_network import OnnxNetwork
 from tests.messages import told
 from tests.plugins.dp_prior_robot.export.policies import build, needs_onnx
 
@@ -33,20 +31,10 @@ GUIDED = {
 }
 
 
-@pytest.fixture(scope="module")
-def networks(tmp_path_factory):
-    return tmp_path_factory.mktemp("networks")
-
-
 @pytest.fixture
-def accelerated(networks, monkeypatch):
+def accelerated(switched_on, quick, monkeypatch):
     """Makes agents accelerate even small networks, by measurements that onnxruntime and the graph win."""
-    monkeypatch.setattr(onnx_runtime, "FEWEST_WEIGHTS", 0)
-    monkeypatch.setattr(graph_cache, "CACHE", networks)
-    monkeypatch.setattr(graph_cache, "stored_choices", lambda folder: {})
-    monkeypatch.setattr(OnnxNetwork, "_measured", lambda self, inputs: (1.0, 0.1))
     monkeypatch.setattr(chunk_sampling, "median_seconds", lambda ways, turns: (1.0, 0.1))
-    monkeypatch.setattr(plans, "listeners", lambda event: [onnx_runtime.accelerate] if event == "runtimes" else [])
 
 
 class Fixed(DDIM):
