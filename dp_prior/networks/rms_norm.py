@@ -13,6 +13,9 @@ from torch.autograd.function import once_differentiable
 class RMSNorm(nn.RMSNorm):
     """`nn.RMSNorm` with the weight cast to the dtype of the input; torch has no fast kernel for mixed dtypes."""
 
+    def __init__(self, dim: int):
+        super().__init__(dim)
+
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight.to(x.dtype))
 

@@ -16,8 +16,8 @@ def test_the_norm_and_its_gradients_equal_torchs_in_double_precision(size, has_w
     grad, eps, results = torch.randn(3, 4, 8), torch.finfo(torch.float32).eps, []
     for dtype in (torch.float32, torch.float64):
         x, weight = (part.to(dtype, copy=True).requires_grad_() for part in (values, weights))
-        given_weight = weight if has_weight else None
-        y = rms_norm(x, given_weight) if dtype is torch.float32 else F.rms_norm(x, (8,), given_weight, eps)
+        used_weight = weight if has_weight else None
+        y = rms_norm(x, used_weight) if dtype is torch.float32 else F.rms_norm(x, (8,), used_weight, eps)
         y.backward(grad.to(dtype))
         results.append([y, x.grad * size, *([weight.grad] if has_weight else [])])
     for ours, exact in zip(*results, strict=True):
