@@ -129,10 +129,10 @@ def assert_nothing_is_lost(run, reported):
 
 
 @pytest.mark.promise("A1")
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_call_that_touches_the_disk(tmp_path, stride):
     """Enumerates the calls of a start, three saves, the pointers and a deletion, until one child survives; by default
-    every fourth of them."""
+    every twelfth of them."""
     codes, lengths = [], []
     for number in range(1, 400, stride):
         run = tmp_path / str(number)
@@ -148,7 +148,7 @@ def test_killed_at_every_call_that_touches_the_disk(tmp_path, stride):
 
 
 @pytest.mark.promise("A1")
-@pytest.mark.parametrize("deaths", [8, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("deaths", [5, pytest.param(25, marks=pytest.mark.slow)])
 def test_killed_again_and_again_while_it_goes_on(tmp_path, deaths):
     """The same directory through many deaths at random calls; each start goes on from what it finds."""
     rng = random.Random(0)

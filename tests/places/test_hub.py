@@ -243,7 +243,7 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
 @pytest.mark.parametrize(
     ("answered", "stride"),
     [
-        pytest.param(True, 3, id="after the answer of every third"),
+        pytest.param(True, 5, id="after the answer of every fifth"),
         pytest.param(True, 1, id="after its answer", marks=pytest.mark.slow),
         pytest.param(False, 1, id="before it is carried out", marks=pytest.mark.slow),
     ],

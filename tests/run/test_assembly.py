@@ -31,7 +31,7 @@ def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tm
 
 @pytest.mark.parametrize("options", [(), ("--check",)])
 def test_a_network_that_no_memory_holds_is_one_clear_error(options, tmp_path):
-    config = write(tmp_path, task__backbone__hidden_dim=5_000_000)  # a layer of 200 TB, more than there are addresses
+    config = write(tmp_path, task__backbone={"type": "mlp", "hidden_dim": 100_000, "expansion": 5_000})
     done = train(config, *options)
     assert done.exit_code == 64 and done.output.count("\n") == 2, done.output
     assert told(done.output, "task", "200,000,000,000,000 bytes", "memory", "smaller")
