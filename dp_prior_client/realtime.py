@@ -1,10 +1,9 @@
 """Real-time execution: one thread predicts chunks while the robot's loop goes on acting.
 
-Actions are counted. A chunk is aligned with the actions that were commanded, not with the time that passed: its action
-at index n_obs_steps - 1 is the first whose effect comes after the newest observation, and the chunk continues after as
-many actions as were commanded since. So no action is skipped or repeated, whether the robot moved, waited or held
-still meanwhile. What the robot commanded but does not see yet, because of its latencies or of the prediction, is
-dropped from a chunk that arrives; Diffusion Policy's `n_latency_steps` is a fixed number of such actions.
+A chunk is aligned with the actions that were commanded, not with the time that passed, see `ChunkPlan`. So no action is
+skipped or repeated, whether the robot moved, waited or held still meanwhile. What the robot commanded but does not see
+yet, because of its latencies or of the prediction, is dropped from a chunk that arrives; Diffusion Policy's
+`n_latency_steps` is a fixed number of such actions.
 
 A call that finds no new action holds the last action, for as long as `LoopLimits` allow. `ActionLimits` judge every
 command, as in an agent that waits.
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dp_prior_client.chunk_plan import ChunkPlan
 from dp_prior_client.loop_limits import LateError, Lateness, LoopLimits
 from dp_prior_client.observed import Observed
 from dp_prior_client.onboard.action_limits import ActionLimits, RefusedActionError, check_dry_limits
@@ -60,7 +60,7 @@ class _Prediction(NamedTuple):
 
     result: Future
     present: int
-    """Number of the action at the chunk's index n_obs_steps - 1."""
+    """See `Continuation`."""
 
     call: int
     """Call of `act` that asked for it."""
@@ -79,7 +79,6 @@ class RealtimeAgent:
         state: "waiting" for the first chunk of the episode; "acting", "holding" the last action, or "late": longer
             without a new action than `limits.hold_s`.
         delays: the last 10 measured delays from request to arrival, in control periods; the largest is expected.
-        commanded: actions of chunks handed out in this episode.
         held: calls that repeated the last action because the next chunk was late.
         replaced: calls answered by the function in `limits.then`.
         missed: control periods without an action, because the loop stalled or `act` raised.
@@ -166,6 +165,7 @@ class RealtimeAgent:
             nearest={*nearest, *self._clouds},  # points of two clouds do not belong together
             instructions=[key for key, observation in reads.items() if observation.kind == "text"],
         )
+        self._plan = ChunkPlan(self._past)
         self._request: _Prediction | None = None
         self._recorder = None if log is None else log.recorder(self.reads)
         self._episode = -1
@@ -177,22 +177,21 @@ class RealtimeAgent:
         self.state, self._episode = "waiting", self._episode + 1
         if self._recorder is not None:
             self._recorder.end()
-        self.commanded = self.held = self.replaced = self.missed = self.late = 0
+        self.held = self.replaced = self.missed = self.late = 0
         self._calls = self._requested = 0
+        self._plan.reset()
         self._clock.restart()
         self._observed.reset()
         if self._request is not None:
             self._request.result.cancel()
         self._request = None
-        self._is_discarded = self._is_dropped = False
+        self._is_discarded = self._is_dropped = self._is_outdated = False
         self._called: float | None = None
         self._held_since: float | None = None
         self._next_line_s = min(self.limits.hold_s, STARVED_S)
         self._has_warned = False
         self._last: np.ndarray | None = None  # action of a chunk
         self._sent: np.ndarray | None = None  # action of anything
-        self._commands: deque = deque()  # (time, action)
-        self._forget_plan()
 
     def act(self, obs: Mapping[str, Any], captured: Mapping[str, float] | None = None) -> np.ndarray:
         """The action to command now.
@@ -216,11 +215,11 @@ class RealtimeAgent:
         now = self._clock()
         if self._called is not None:
             self.missed += max(round((now - self._called) / self._period) - 1, 0)
-        self._called, chunk = now, self._chunk
+        self._called, chunk = now, self._plan.chunk
         try:
             self._sent = action = self._action(now, obs, captured or {})
             if self._recorder is not None:
-                self._note(now, action, None if self._chunk is chunk else self._chunk)
+                self._note(now, action, None if self._plan.chunk is chunk else self._plan.chunk)
             return action.copy()
         except BaseException:
             self.missed, self._called = self.missed + 1, self._clock()
@@ -233,6 +232,11 @@ class RealtimeAgent:
             self._request.result.cancel()
             self._request = None
         self._is_discarded, self._is_dropped = self._request is not None, True
+
+    @property
+    def commanded(self) -> int:
+        """Actions of chunks handed out in this episode."""
+        return self._plan.commanded
 
     @property
     def clock_jumps(self) -> int:
@@ -261,30 +265,31 @@ class RealtimeAgent:
         clouds = {key: self.reads.evenly(key, np.asarray(obs[key])) for key in self._clouds if key in obs}
         self._observed.remember(now, {**obs, **clouds}, captured)
         self._collect()
-        n_queued = 0 if self._chunk is None else len(self._chunk) + self._first - self.commanded
-        is_due = self.commanded - self._requested >= self._n_action_steps or n_queued <= max(self.delays)
+        ahead = self._plan.ahead
+        runs_out = ahead is None or len(ahead) <= max(self.delays)
+        is_due = runs_out or self.commanded - self._requested >= self._n_action_steps
         if self._request is None and (is_due or self._is_dropped):
             self._ask(now)
         self._collect(wait=self.state == "waiting")
         self._calls += 1
-        index = self.commanded - self._first
-        if self._chunk is None or index >= len(self._chunk):
+        ahead = self._plan.ahead
+        if ahead is None or not len(ahead):
             return self._without_new(now, obs)
-        action = self._judged(self._chunk[index], obs)
+        action = self._judged(ahead[0], obs)
         self._called = self._clock()  # later than now by the wait for a first chunk
-        self._commands.append((self._called, action))
+        self._plan.command(action, self._called)
         if self._has_warned:
             log.warning("new actions come again after %.3g s", now - self._held_since)
         self._last, self._held_since = action, None
         self._next_line_s, self._has_warned = min(self.limits.hold_s, STARVED_S), False
-        self.commanded, self.state = self.commanded + 1, "acting"
-        return self._last
+        self.state = "acting"
+        return action
 
     def _note(self, now: float, action: np.ndarray, chunk: np.ndarray | None, is_refused: bool = False) -> None:
         """Log a tick. Args: chunk: the running chunk where this tick has begun it."""
         is_new = self._held_since is None
         late_s = 0.0 if is_new else now - self._held_since + self._period
-        start, step = max(self.commanded - 1 - self._first, 0), self._calls - 1
+        start, step = max(self._plan.index - 1, 0), self._calls - 1
         tick = Tick(time.time(), self._episode, step, self._observed.latest, action, chunk, start, late_s)
         problems = self._monitor.problems if is_new and self._monitor is not None else ()
         self._recorder.note(tick._replace(problems=problems, is_refused=is_refused, is_dry=self._is_dry))
@@ -322,7 +327,7 @@ class RealtimeAgent:
             self.held += 1
             return self._stopped() if is_late else self._last
         reason = self._reason(now)
-        if self._chunk is not None:
+        if self._plan.chunk is not None:
             self._forget_plan()
         if then == "stop":
             raise LateError(f"{reason}, and limits.hold_s is {self.limits.hold_s:g}: the robot must be stopped")
@@ -351,28 +356,14 @@ class RealtimeAgent:
 
     def _forget_plan(self) -> None:
         """Forget the running chunk, and the chunk under way: the robot does something that neither foresaw."""
-        self._chunk: np.ndarray | None = None
-        self._first = 0  # number of the chunk's action at index 0
+        self._plan.drop()
         self._is_outdated = self._request is not None
 
     def _ask(self, now: float) -> None:
         """Request the chunk that continues what is commanded and planned."""
-        newest, obs = self._observed.newest, self._observed.stacked()
-        unseen = newest - self._action_latency - self._period / 2
-        in_flight = sum(commanded > unseen for commanded, _ in self._commands)
-        while len(self._commands) > in_flight + self._past:
-            self._commands.popleft()
-        present = self.commanded - in_flight
-        ahead = [] if self._chunk is None else list(self._chunk[self.commanded - self._first :])
-        before = [action for _, action in self._commands][len(self._commands) - in_flight - self._past :]
-        prefix, delay = None, 0
-        if self._chunk is not None and present >= self._past and in_flight + len(ahead):
-            prefix = np.stack([*before, *ahead])
-            longest = len(self._chunk) - self._past - 1  # so that the new chunk, too, has an action left to execute
-            delay = min(in_flight + min(max(self.delays), len(ahead)), longest)
-            delay = delay if self._max_delay is None else min(delay, self._max_delay)
-            if self._is_dropped:  # beyond the delay nothing of the running chunk will be executed
-                prefix = prefix[: self._past + delay] if self._past + delay else None
+        unseen = self._observed.newest - self._action_latency - self._period / 2
+        present, prefix, delay = self._plan.continuation(unseen, max(self.delays), self._max_delay, self._is_dropped)
+        obs = self._observed.stacked()
         result = self._executor.submit(self._predictor.infer, obs, prefix=prefix, delay=delay)
         self._request, self._is_outdated = _Prediction(result, present, self._calls, now), False
         self._is_discarded = self._is_dropped = False
@@ -393,10 +384,10 @@ class RealtimeAgent:
         self._width = width
         if not wait:
             self.delays.append(self._calls - request.call)
-            has_ended = self._chunk is not None and self.commanded - self._first >= len(self._chunk)
-            self.late += has_ended or self._is_outdated
+            ahead = self._plan.ahead
+            self.late += self._is_outdated or (ahead is not None and not len(ahead))
         if not (self._is_outdated or self._is_discarded):
-            self._chunk, self._first = chunk, request.present - self._past
+            self._plan.begin(chunk, request.present)
 
     def _answer(self, request: _Prediction) -> Mapping[str, Any]:
         """The predictor's answer; a first chunk is waited for as long as the limits allow."""

@@ -132,7 +132,7 @@ def test_a_loop_that_catches_up_after_a_stall_repeats_and_skips_nothing(obs_late
     world = World(itertools.chain([0], itertools.repeat(1)), obs_latency, action_latency)
     agent, fresh = world.run(90, stalls=(20, 47), n_obs_steps=n_obs_steps)
     assert all(fresh[:20]) and all(fresh[75:]) and fresh.count(False) <= 2 * 12
-    assert len(agent._commands) + len(agent._observed._observations["state"]) < 20  # what is too old is forgotten
+    assert len(agent._plan._commands) + len(agent._observed._observations["state"]) < 20  # what is too old is forgotten
 
 
 @every(delay=(0, 1, 4), obs_latency=(0, 2), action_latency=(0, 1))
