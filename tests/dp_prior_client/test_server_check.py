@@ -12,7 +12,7 @@ import pytest
 from dp_prior.tensors.action_motion import ActionMotion
 from dp_prior.tensors.batch import Spec
 from dp_prior.tensors.rotations import RotationSlice
-from dp_prior_client import PolicyClient, ServerError
+from dp_prior_client import PolicyClient, ServerError, attempts
 from dp_prior_client.onboard.obs_spec import ObsSpec
 from dp_prior_client.onboard.safety import SafetyMonitor
 from dp_prior_client.onboard.scene import Scene, summarise
@@ -211,7 +211,8 @@ def test_a_robot_is_given_no_wrong_answer_and_acts_on_the_next_right_one(caplog)
                 robot.act(OBS)
             assert str(refused.value).isprintable()
         np.testing.assert_array_equal([robot.act(OBS) for _ in range(8)], np.tile(good[1:5], (2, 1)))
-        lines = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+        records = [record for record in caplog.records if record.name != attempts.__name__]  # a busy machine is silent
+        lines = [record.message for record in records if record.levelno == logging.WARNING]
         assert [line.partition(": ")[2] for line in lines] == ["one", "two\\x07"]
         assert robot.timing.keys() == {"round_trip_ms"}
 
