@@ -5,6 +5,7 @@ Settings choose tensors by the parts of a model, see `model_parts`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -109,14 +110,10 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
     check_parts([*record.only, *record.may_differ], every)
     chosen = [part for part in every if not record.only or is_in(part, record.only)]
     problems = {part: problem for part in chosen if (problem := _misfit(part, parts, source_parts))}
-    refused = [part for part in problems if not is_in(part, record.may_differ)]
+    refused = {part: problem for part, problem in problems.items() if not is_in(part, record.may_differ)}
     if refused:
-        listed = "; ".join(f"{part} {problems[part]}" for part in refused[:_MOST_NAMED])
-        rest = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
-        matched = f"{len(chosen) - len(problems)} of {len(chosen)} tensors match"
-        advice = f"What may differ is named in may_differ: {', '.join(covering(refused))}"
         sizes = ask("differing_sizes", source.spec.model_dump(), model.spec.model_dump()) or ""
-        raise ValueError(f"{sizes}{listed}{rest}. {matched}. {advice}")
+        raise ValueError(sizes + _refusal(refused, len(chosen) - len(problems), len(chosen)))
     taken = {part: source_parts[part].value for part in chosen if part not in problems}
     both = [part for part in problems if part in parts and part in source_parts]
     partly = {part: value for part in both if (value := parts[part].joined(source_parts[part])) is not None}
@@ -131,6 +128,14 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         names=tuple(differing_names(model, source)) if both and by_name else (),
         warnings=tuple(misplaced(model, source, by_name)) if are_named and not record.only else (),
     )
+
+
+def _refusal(refused: dict[str, str], matching: int, chosen: int) -> str:
+    """Tensors that do not fit, why, and which entries of `may_differ` would leave them out."""
+    listed = "; ".join(f"{part} {problem}" for part, problem in itertools.islice(refused.items(), _MOST_NAMED))
+    rest = f"; and {len(refused) - _MOST_NAMED} more" if len(refused) > _MOST_NAMED else ""
+    advice = f"What may differ is named in may_differ: {', '.join(covering([*refused]))}"
+    return f"{listed}{rest}. {matching} of {chosen} tensors match. {advice}"
 
 
 def covering(parts: Sequence[str]) -> list[str]:

@@ -59,20 +59,9 @@ class FolderFrames:
         self.ends, self._lengths = np.cumsum(lengths), lengths.tolist()
         if not path.is_dir():
             raise DataError(str(path.absolute()), ["no such folder of frames"])
-        entries = [entry if file is None else entry / file for entry in _listed(path)]
-        is_whole = len(entries) == len(ends)
-        entries = [entries[number] for number in numbers] if is_whole else entries
         self._fields = ({} if file is None else {"file": file}) | ({} if per_row == 1 else {"frames_per_row": per_row})
+        entries = self._entries(len(ends), file)
         self._is_video = all(entry.suffix.lower() in VIDEOS for entry in entries)
-        if not self._is_video and not all(entry.is_dir() for entry in entries):
-            odd = next(entry for entry in entries if not entry.is_dir())
-            problem = f"holds {odd.name!r}; expected a folder or a video per episode and nothing else; {OWN_FOLDER}"
-            raise DataError(str(path), [problem])
-        if missing := [str(entry) for entry in entries if not entry.exists()]:
-            raise DataError(str(path), [f"{entry}: no such file" for entry in missing])
-        if not is_whole:
-            remedy = "one for each that was recorded; an empty folder will do for an episode that is left out"
-            raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}, {remedy}"])
         self.parts = [FramePart(str(entry), (episode,)) for episode, entry in enumerate(entries)]
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:
@@ -81,22 +70,51 @@ class FolderFrames:
             self._check_rate(entries[0])
             return
         import_pillow()
+        self._list_pictures(entries)
+        first = self._pictures[str(entries[0])][0]
+        self.size = contents.decode(_read(first), str(first), None).shape[:2]
+        self._turned = picture_frames.turned(_read(first))
+
+    def _entries(self, recorded: int, file: str | None) -> list[Path]:
+        """The videos, or the folders of pictures, of the chosen ones of some recorded episodes.
+
+        Raises:
+            DataError: other entries are there, some are missing, or there are not as many as episodes.
+        """
+        entries = [entry if file is None else entry / file for entry in _listed(self.root)]
+        is_whole = len(entries) == recorded
+        entries = [entries[number] for number in self._numbers] if is_whole else entries
+        if not all(entry.suffix.lower() in VIDEOS for entry in entries):
+            for entry in entries:
+                if not entry.is_dir():
+                    expected = f"expected a folder or a video per episode and nothing else; {OWN_FOLDER}"
+                    raise DataError(str(self.root), [f"holds {entry.name!r}; {expected}"])
+        if missing := [f"{entry}: no such file" for entry in entries if not entry.exists()]:
+            raise DataError(str(self.root), missing)
+        if not is_whole:
+            remedy = "one for each that was recorded; an empty folder will do for an episode that is left out"
+            raise DataError(str(self.root), [f"holds frames of {len(entries)} episodes; expected {recorded}, {remedy}"])
+        return entries
+
+    def _list_pictures(self, entries: list[Path]) -> None:
+        """List the pictures of each episode's folder.
+
+        Raises:
+            DataError: other files are there, or not as many pictures as the episode has rows.
+        """
         problems = []
-        for entry, number, length in zip(entries, numbers.tolist(), self._lengths, strict=True):
+        for entry, number, length in zip(entries, self._numbers.tolist(), self._lengths, strict=True):
             files = _listed(entry)
-            self._pictures[str(entry)] = files[::per_row][:length]
+            self._pictures[str(entry)] = files[:: self._per_row][:length]
             odd = [file.name for file in files if file.suffix.lower() not in ENDINGS]
             if odd and Path(odd[0]).suffix.lower() in VIDEOS:
                 problems.append(f'{entry} holds {", ".join(odd)}; name the video of this camera: "file": "{odd[0]}"')
             elif odd:
                 problems.append(f"{entry} holds {odd[0]!r}; expected pictures ({', '.join(ENDINGS)})")
-            elif problem := wrong_count(len(files), {str(number): length}, per_row, "pictures"):
+            elif problem := wrong_count(len(files), {str(number): length}, self._per_row, "pictures"):
                 problems.append(f"{entry} {problem}")
         if problems:
-            raise DataError(str(path), problems)
-        first = self._pictures[str(entries[0])][0]
-        self.size = contents.decode(_read(first), str(first), None).shape[:2]
-        self._turned = picture_frames.turned(_read(first))
+            raise DataError(str(self.root), problems)
 
     def _check_rate(self, video: Path) -> None:
         """Raises DataError if the first video tells of another rate; exact counts are checked when frames are read."""
