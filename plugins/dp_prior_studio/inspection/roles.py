@@ -91,7 +91,7 @@ _STEPS = re.compile(r"^(steps|data)[./]")
 
 _WHOLE = _words("vector all joined")
 
-_CLOCK = re.compile(r"(^|[./])times?(_?stamps?)?$", re.I)
+_CLOCK = re.compile(r"(^|[./])(t|times?(_?stamps?)?)$", re.I)
 
 
 @cache

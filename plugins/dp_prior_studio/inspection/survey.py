@@ -311,6 +311,9 @@ class _SurveyReader:
             key = clock_key(self._shapes)
             if key is not None:
                 clock = self._values(key)[:, 0].astype(np.float64)
+                steps = np.diff(clock)
+                if key != "timestamp" and (steps[steps > 0] == 1).all():
+                    return None  # numbers of the steps
                 return clock if self.described["fps"] is not None else clock * _unit(clock)
         return None
 
