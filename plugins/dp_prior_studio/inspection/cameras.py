@@ -105,7 +105,7 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
             problems = error.placed(survey.store.path)
             if stated is not None:
                 findings += refused(key, problems)
-            elif survey.store.dtype(key) in ("video", "image") and not has_videos(survey, key):
+            elif survey.store.dtype(key) == "video" and not has_videos(survey, key):
                 gaps.append(f"{key}: first settings leave this out: {problems[0]}")
             else:
                 findings.append(left_out(key, problems[0]))

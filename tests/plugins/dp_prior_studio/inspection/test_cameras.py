@@ -178,6 +178,21 @@ def test_a_camera_of_another_rate_is_left_out_with_a_warning_and_the_remedy(tmp_
     assert told(warning.text, '"clock": "robot/time"', '"clocks": {"cam/rgb": "cam/t"}')
 
 
+def test_a_damaged_picture_is_a_warning_that_first_settings_lack_the_camera(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    random = np.random.default_rng(0)
+    pictures = [png(frame) for frame in random.integers(0, 255, (20, 24, 24, 3), np.uint8)]
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.hdf5", "w") as file:
+            file["state"], file["action"] = random.normal(size=(20, 7)), random.normal(size=(20, 7))
+            rows = file.create_dataset("rgb", (20,), dtype=h5py.vlen_dtype(np.uint8))
+            for row, picture in enumerate(pictures):
+                rows[row] = np.frombuffer(picture[: 100 if (number, row) == (1, 8) else None], np.uint8)
+    (inspection,) = inspect(str(tmp_path))
+    assert any(told(finding.text, "rgb", "1.hdf5", "row 8") for finding in inspection.findings)
+    assert inspection.gaps == []
+
+
 def test_episodes_deep_in_their_file_are_not_looked_at(tmp_path, monkeypatch):
     seen, episodes = seen_of(tmp_path)
     monkeypatch.setattr(cameras, "MOST_SKIPPED", len(episodes[0]["action"]))
