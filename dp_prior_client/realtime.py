@@ -204,9 +204,9 @@ class RealtimeAgent:
             (action_dim,) float32.
 
         Raises:
-            ValueError: an observation is missing that obs_latency or nearest names or an earlier call of the episode
-                gave, a time of capture is none, a camera is frozen, or the chunk is not finite, or of another width
-                than the last.
+            ValueError: an observation is None, or is missing that obs_latency or nearest names or an earlier call of
+                the episode gave, a time of capture is none, a camera is frozen, or the chunk is not finite, or of
+                another width than the last.
             RefusedActionError: an action is refused, see `ActionLimits`; its chunk is dropped, and the next call asks
                 for a new one.
             LateError: there is no action in the time of `limits`.
@@ -262,6 +262,9 @@ class RealtimeAgent:
 
     def _action(self, now: float, obs: Mapping[str, Any], captured: Mapping[str, float]) -> np.ndarray:
         """See `act`."""
+        for key in () if self.reads is None else self.reads.observations:
+            if key in obs and obs[key] is None:
+                self.reads.array(key, None)  # raises; a remembered None would end a later prediction
         clouds = {key: self.reads.evenly(key, np.asarray(obs[key])) for key in self._clouds if key in obs}
         self._observed.remember(now, {**obs, **clouds}, captured)
         self._collect()

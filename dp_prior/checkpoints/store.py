@@ -227,10 +227,12 @@ class CheckpointStore:
     def _failure(self, name: str, error: OSError, needed: int) -> str:
         free = _free_bytes(self.root)
         rest = f"the newest is {self._known[0].path.name}" if self._known else "there are none yet"
+        is_limited = error.errno == errno.EFBIG
+        remedy = "Raise the limit of file sizes (ulimit -f)" if is_limited else "Free space or repair the disk"
         return (
             f"cannot save checkpoint {name} in {self.root}: {error.strerror} ({error.filename}); it needs "
             f"{_size(needed)} and {'an unknown amount' if free is None else _size(free)} is free. "
-            f"Older checkpoints are intact; {rest}. Free space or repair the disk, then start the same command again."
+            f"Older checkpoints are intact; {rest}. {remedy}, then start the same command again."
         )
 
     def prune(self) -> list[Path]:

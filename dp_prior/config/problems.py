@@ -127,9 +127,10 @@ def _hint(tag: Any, annotation: Any) -> str:
     if remedy := missing_plugins():
         return f". {remedy}"
     kinds = kinds_in(annotation)
-    is_typo = difflib.get_close_matches(str(tag), kinds, n=1)
-    is_own = can_be_joined(annotation) and not is_typo
-    return "; a part of your own needs --import MODULE" if is_own else _nearest_value(tag, kinds)
+    is_own = can_be_joined(annotation) and not any(is_misspelled(str(tag), kind) for kind in kinds)
+    own = "; a part of your own needs --import MODULE" if is_own else ""
+    is_close = not own or difflib.get_close_matches(str(tag), kinds, n=1)
+    return f"{own}{_nearest_value(tag, kinds) if is_close else ''}"
 
 
 def json_text(value: Any) -> str:

@@ -88,10 +88,17 @@ class RolloutEvaluator(WritingEvaluator):
         Args:
             names: of the signals whose motion is measured.
             rate: control steps per second.
+
+        Raises:
+            ValueError: a score is outside the limits that the environment states, to which intervals are clipped.
         """
         config = self.config
         rows["success"] = with_failures(rows["success"])
         scores, successes, limits = rows["score"], rows["success"], config.score_range
+        beyond = scores[abs(scores - scores.clip(*limits)) > 1e-6]
+        if len(beyond):
+            stated = f"environment {config.env.type!r} states scores from {limits[0]:g} to {limits[1]:g}"
+            raise ValueError(f"{stated}, but gave {beyond[0]:.9g}; correct score_range of its record, or its score")
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores, limits=limits)),
             *(successes.mean(), *share_interval(successes.sum(), len(successes))),

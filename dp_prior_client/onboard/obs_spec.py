@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ import numpy as np
 
 from dp_prior_client.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior_client.onboard.scene import Scene
+
+log = logging.getLogger(__name__)
 
 MOST_NAMES_SHOWN = 20
 
@@ -145,7 +148,7 @@ class ObsSpec:
         names: Mapping[str, Sequence[str]] | None = None,
         cameras: Collection[str] | None = None,
     ) -> None:
-        """Compare a robot with the policy's training before the first action, where both are known.
+        """Compare a robot with the policy's training before the first action; log what the training does not state.
 
         Args:
             fps: control steps per second of the robot's loop.
@@ -156,11 +159,14 @@ class ObsSpec:
             ValueError: they differ; the text has one clause for each difference, with both sides.
         """
         problems = [] if fps is None else list(rate_faults(fps, self.fps))
+        unstated = ["fps"] if fps is not None and self.fps is None else []
         vectors = self.observations if self.action is None else {**self.observations, "action": self.action}
         for key, robot_names in (names or {}).items():
             if key not in vectors:
                 problems.append(f"there is no {key!r}; the policy has {list(vectors)}")
-            elif vectors[key].names and list(robot_names) != list(vectors[key].names):
+            elif not vectors[key].names:
+                unstated.append(f"names of {key!r}")
+            elif list(robot_names) != list(vectors[key].names):
                 problems.append(
                     f"{key!r} has the numbers {list(robot_names)}, in the data of the policy "
                     f"{list(vectors[key].names)}: bring them into this order"
@@ -168,6 +174,8 @@ class ObsSpec:
         images = {key for key, observation in self.observations.items() if observation.kind == "image"}
         if cameras is not None and not images <= set(cameras):
             problems.append(f"the cameras are {sorted(cameras)}, the policy reads {sorted(images)}")
+        if unstated:
+            log.warning("not compared, since the policy's data set does not state it: %s", ", ".join(unstated))
         if problems:
             raise ValueError(f"the robot is not that of the policy: {'; '.join(problems)}")
 
@@ -240,7 +248,8 @@ class ObsSpec:
         except ValueError as error:
             raise ValueError(f"observation {key!r} is not an array: {error}") from None
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"observation {key!r} holds {array.dtype}; expected numbers")
+            held = "is None, so its camera or sensor gave nothing" if value is None else f"holds {array.dtype}"
+            raise ValueError(f"observation {key!r} {held}; expected numbers")
         is_depth = self.observations[key].kind == "depth"
         if (dtype != np.float32 and array.dtype.newbyteorder("=") != dtype) or (is_depth and array.dtype.kind != "f"):
             raise self.wrong_type(key, array.dtype)

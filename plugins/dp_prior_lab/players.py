@@ -138,6 +138,8 @@ def _rollouts(config: TrainConfig | None, name: str | None, source: str) -> Roll
     if len(chosen) == 1:
         return tests.get(chosen[0]) or evaluations[chosen[0]]
     if not names:
-        raise ConfigError(source, ["has no evaluator of type 'rollout'; name a file with one by --config_file"])
+        remedy = "without a simulator compare trials on the robot (docs/comparing.md#a-real-robot)"
+        problem = f"has no evaluator of type 'rollout'; name a file with one by --config_file; {remedy}"
+        raise ConfigError(source, [problem])
     has = "has the rollouts" if name is None else f"has no rollouts {name!r}, but"
     raise ConfigError(source, [f"{has} {', '.join(names)}; choose one by --evaluator"])

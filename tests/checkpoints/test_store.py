@@ -364,7 +364,8 @@ def failing(store, monkeypatch):
 def test_a_failed_save_leaves_older_checkpoints_and_says_what_is_wrong(store, failing, call, number, code):
     save(store, 1)
     failing(call, number, code)
-    named = ("step_00000002", store.root, os.strerror(code), "0.00 MB", "step_00000001", "same command")
+    remedy = "ulimit -f" if code == errno.EFBIG else "Free space"
+    named = ("step_00000002", store.root, os.strerror(code), "0.00 MB", "step_00000001", remedy, "same command")
     with pytest.raises(CheckpointError, match=naming(*named)):
         save(store, 2)
     assert names(store) == ["step_00000001"]

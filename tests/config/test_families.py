@@ -59,6 +59,8 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
         holder.from_json('{"thing": {"type": "other"}}')
     with pytest.raises(ConfigError, match=naming("'gru'", "'outside'", "--import MODULE")):
         holder.from_json('{"thing": {"type": "gru"}}')
+    with pytest.raises(ConfigError, match=naming("'side'", "--import MODULE", "'inside'?")):  # perhaps the one or other
+        holder.from_json('{"thing": {"type": "side"}}')
     with pytest.raises(
         ConfigError, match=naming("'insied'", "'inside'", "'outside'")
     ):  # a misspelt name of a known one

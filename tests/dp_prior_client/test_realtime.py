@@ -295,6 +295,19 @@ def test_an_observation_that_is_no_longer_given_is_refused_instead_of_acting_on_
     agent.act(world.observe())
 
 
+def test_an_observation_that_is_none_is_refused_and_not_remembered():
+    world = World(itertools.repeat(0))
+    world.reads = ObsSpec({"state": Reads((1,), "float32")})
+    agent = RealtimeAgent(world, fps=10, n_obs_steps=2, n_action_steps=4, clock=world.clock, executor=world)
+    expected = [agent.act(world.observe())]
+    for tick in range(1, 12):  # whether a prediction is due or not
+        world.tick = tick
+        with pytest.raises(ValueError, match=naming("'state'", "None", "numbers")):
+            agent.act({"state": None})
+        expected.append(agent.act(world.observe()))
+    assert np.isfinite(expected).all()
+
+
 class Ordered(World):
     """Each action tells the order that its chunk was predicted with."""
 

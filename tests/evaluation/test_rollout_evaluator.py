@@ -189,6 +189,13 @@ def test_intervals_are_clipped_to_the_scores_that_the_environment_can_give():
     assert success == (0.0, 1.0) and rewards == (-math.inf, math.inf)
 
 
+@pytest.mark.parametrize("limits", [(0.0, 0.5), (0.5, 1.0)])
+def test_a_score_outside_the_stated_limits_is_refused_instead_of_a_false_interval(monkeypatch, limits):
+    monkeypatch.setattr(ToyConfig, "score_range", limits)
+    with pytest.raises(ValueError, match=naming("'toy'", "from {:g} to {:g}".format(*limits), "score_range")):
+        measure()
+
+
 def test_seconds_to_success_are_those_of_the_rate_of_the_data_and_else_of_the_environment():
     policy, result = Way(side=1.0), measure(Way(side=1.0))
     (found,), table = result.tables["rollout/success"], result.tables["rollout/by_seed"]

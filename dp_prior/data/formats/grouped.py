@@ -33,7 +33,7 @@ Layout = dict[str, Header]
 """Headers of arrays by their names."""
 
 
-RESAMPLE = "; of another rate, save the row nearest in time to each step (docs/own_data.md#other-files)"
+RESAMPLE = "; of another rate, save the row nearest in time to each step (docs/data.md#layouts)"
 
 
 class EpisodeArrays(Protocol):
@@ -140,11 +140,13 @@ class GroupedStore(EpisodeStore):
     def unread(self) -> dict[str, str]:
         length, rowed = int(self.episode_ends[self._first]), self._rowed()
         names, lost = [part.layout for part in self._intact], [part.lost for part in self._intact]
-        not_per_step = {
-            key: f"{dtype} of shape {shape} in the first episode, which has {length} steps{RESAMPLE * (len(shape) > 1)}"
-            for key, (shape, dtype) in self._layout.items()
-            if key not in rowed
-        }
+        not_per_step = {}
+        for key, (shape, dtype) in self._layout.items():
+            if key not in rowed:
+                is_encoded = 0 not in shape and self._is_encoded(key)
+                line = f"{'encoded pictures' if is_encoded else dtype} of shape {shape} in the first episode"
+                remedy = RESAMPLE if is_encoded or len(shape) > 1 else ""
+                not_per_step[key] = f"{line}, which has {length} steps{remedy}"
         return not_per_step | _uneven_names(names, lost, self.later)
 
     def dtype(self, key: str) -> str:

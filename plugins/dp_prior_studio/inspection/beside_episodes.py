@@ -57,7 +57,13 @@ def videos_beside(path: Path, n_episodes: int) -> Iterator[str]:
             entries[f"*/{file.name}"] = {"folder": str(path.parent / "videos"), "file": file.name}
     for name, places in entries.items():
         line = readable_json({**places, "size": [96, 128]})
-        yield f"videos/{name} lie beside the data set; to read such a camera, write it into data.images: {line}"
+        yield f"videos/{name} lie beside the data set; to read such a camera, {_written(line)}"
+
+
+def _written(camera: str) -> str:
+    """What to do with the line of a camera; a configuration without its encoder takes the large default."""
+    command = "dp-prior inspect CONFIG --write-config NEW"
+    return f"let `{command}` propose its encoder after you write it into data.images: {camera}"
 
 
 def videos_of_episodes(store: EpisodeStore, n_episodes: int) -> Iterator[str]:
@@ -76,7 +82,7 @@ def videos_of_episodes(store: EpisodeStore, n_episodes: int) -> Iterator[str]:
         name = file.relative_to(folders[0])
         count = sum((folder / name).is_file() for folder in folders)
         line = readable_json({"folder": str(store.path), "file": str(name), "size": [96, 128]})
-        remedy = f"to read such a camera, write it into data.images: {line}"
+        remedy = f"to read such a camera, {_written(line)}"
         if not is_one_level:
             remedy = f"to read such a camera, inspect the folder of one day, such as {folders[0].parent}"
         elif count < n_episodes:

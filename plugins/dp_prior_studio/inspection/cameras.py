@@ -36,7 +36,9 @@ MOST_SKIPPED = 10_000
 FRAMED = (255, 127, 14)
 """Colour of the line around the region that a policy sees."""
 
-_CLOCK = re.compile("time|stamp|clock", re.IGNORECASE)
+_CLOCK = re.compile("time|stamp|clock|(^|[./])t$", re.IGNORECASE)
+
+_OFF_RATE = re.compile(r"(?:u?int\d+|float\d+) of shape \((\d+), \d+, \d+, [134]\)|encoded pictures of shape \((\d+),")
 
 DARK, FROZEN = 8, 15
 """Mean brightness (of 255) below which a camera is dark, and equal frames in a row from which a camera is frozen."""
@@ -103,7 +105,7 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
             problems = error.placed(survey.store.path)
             if stated is not None:
                 findings += refused(key, problems)
-            elif survey.store.dtype(key) in ("video", "image") and not has_videos(survey, key):
+            elif survey.store.dtype(key) == "video" and not has_videos(survey, key):
                 gaps.append(f"{key}: first settings leave this out: {problems[0]}")
             else:
                 findings.append(left_out(key, problems[0]))
@@ -130,9 +132,9 @@ def _rest(key: str, missing: Finding, survey: Survey) -> Survey:
 def off_rate(survey: Survey) -> Iterator[Finding]:
     """A warning for each array of pictures that has no row for each step, which is no key."""
     for key, line in survey.unused.items():
-        array = re.match(r"(?:u?int\d+|float\d+) of shape \((\d+), \d+, \d+, [134]\)", line)
+        array = _OFF_RATE.match(line)
         if array is not None and is_sensor(key):
-            yield left_out(key, f"{line}{_by_clocks(survey, key, array[1])}")
+            yield left_out(key, f"{line}{_by_clocks(survey, key, array[1] or array[2])}")
 
 
 def _by_clocks(survey: Survey, key: str, rows: str) -> str:

@@ -91,11 +91,25 @@ _STEPS = re.compile(r"^(steps|data)[./]")
 
 _WHOLE = _words("vector all joined")
 
+_CLOCK = re.compile(r"(^|[./])(t|times?(_?stamps?)?)$", re.I)
+
 
 @cache
 def words_of(key: str) -> tuple[str, ...]:
     """The words of a key, in lower case: `obs/isFirst_2` has obs, is, first and 2."""
     return tuple(word.lower() for word in _WORD.findall(key))
+
+
+def clock_key(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """The key with the time of each step: `timestamp`, or else the only one called `time`, `timestamps` or alike.
+
+    Args:
+        shapes: feature shape of every key.
+    """
+    clocks = [key for key, shape in shapes.items() if shape in ((), (1,)) and _CLOCK.search(key)]
+    if "timestamp" in clocks:
+        return "timestamp"
+    return clocks[0] if len(clocks) == 1 else None
 
 
 def is_gripper(key: str) -> bool:

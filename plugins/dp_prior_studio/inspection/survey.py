@@ -20,7 +20,7 @@ from dp_prior.data.recorded.selection import ActionConfig, KeyConfig
 from dp_prior.evaluation.samples import evenly_spread
 from dp_prior.tensors.normalizer import Statistics
 from dp_prior.tensors.rotations import RotationSlice
-from dp_prior_studio.inspection.roles import Role, is_sensor, named_action, roles_of
+from dp_prior_studio.inspection.roles import Role, clock_key, is_sensor, named_action, roles_of
 from dp_prior_studio.inspection.unused import action_hint, is_of_episodes, unused_keys
 
 MOST_NUMBERS = 20_000_000
@@ -308,8 +308,12 @@ class _SurveyReader:
     def clock(self) -> np.ndarray | None:
         """(n,) float64 seconds of each step; None if the data set has no timestamps."""
         with self._guarded("timestamps", self.gaps):
-            if self._shapes.get("timestamp") in ((), (1,)):
-                clock = self._values("timestamp")[:, 0].astype(np.float64)
+            key = clock_key(self._shapes)
+            if key is not None:
+                clock = self._values(key)[:, 0].astype(np.float64)
+                steps = np.diff(clock)
+                if key != "timestamp" and (steps[steps > 0] == 1).all():
+                    return None  # numbers of the steps
                 return clock if self.described["fps"] is not None else clock * _unit(clock)
         return None
 

@@ -12,6 +12,7 @@ from dp_prior_studio.inspection.roles import (
     RECORDING,
     TEXT,
     action_parts,
+    clock_key,
     is_previous,
     unobservable,
 )
@@ -56,7 +57,7 @@ def _line(store: EpisodeStore, key: str, shape: tuple[int, ...], n_texts: int) -
         return f"{label}, one for each episode, which is no observation of a step"
     if len(shape) == 2 and shape[1] in (3, 6) and unobservable(key) is None:
         return f"{label}, no observation by its name; to read it, name it in data.points or data.obs"
-    if key == "timestamp":
+    if key == clock_key(store.keys()):
         return f"{label}, the time of each step, in which gaps are looked for"
     meaning = unobservable(key) or "no observation by its name"
     if meaning == COMMAND:

@@ -108,6 +108,14 @@ def test_a_robot_is_compared_with_the_policy_before_it_moves():
         assert told(str(error.value), *parts)
 
 
+def test_what_the_training_does_not_state_is_told_instead_of_compared(caplog):
+    reads = obs_spec(Spec(x_shape=(8, 2), cond_shapes={"a": (2, 3)}, names={"a": SPEC.names["a"]}))
+    reads.compare(names={"a": ["pan", "lift", "flex"]}, cameras=[])
+    assert not caplog.messages
+    reads.compare(fps=30, names={"a": ["pan", "lift", "flex"], "action": ["dx", "dy"]})
+    assert told(caplog.messages[-1], "fps", "'action'") and "'a'" not in caplog.messages[-1]
+
+
 def test_a_vector_of_another_length_is_refused_with_the_names_of_the_numbers():
     with pytest.raises(ValueError, match=naming("'a'", (4,), "(3,) (pan, lift, flex)")):
         obs_spec(Spec(x_shape=(8, 2), cond_shapes={"a": (2, 3)}, names={"a": SPEC.names["a"]})).check(

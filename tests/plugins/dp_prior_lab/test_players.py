@@ -54,7 +54,7 @@ def test_the_rollouts_are_those_of_the_policy_by_name_or_the_only_ones(runs):
 
 
 def test_a_policy_without_rollouts_names_the_option(trained_policy, tmp_path):
-    with pytest.raises(ConfigError, match=naming(trained_policy, "--config_file")):
+    with pytest.raises(ConfigError, match=naming(trained_policy, "--config_file", "docs/comparing.md#a-real-robot")):
         player(str(trained_policy))
     model = tmp_path / "model"
     load_policy(trained_policy).save_pretrained(model)

@@ -24,7 +24,7 @@ def test_videos_beside_the_data_set_have_a_note_with_what_to_write(tmp_path):
         (tmp_path / "videos" / name).touch()
     notes = [each.text for each in inspect(str(tmp_path / "d.npz"))[0].findings if "videos" in each.text]
     for note, name in zip(notes, ("0.mp4", "1.mp4"), strict=True):
-        assert told(note, "data.images", f'"folder": "{tmp_path}/videos"', f'"file": "{name}"')
+        assert told(note, "data.images", f'"folder": "{tmp_path}/videos"', f'"file": "{name}"', "--write-config")
 
 
 def test_a_folder_of_videos_for_each_camera_is_not_taken_for_episodes(tmp_path):
@@ -156,7 +156,7 @@ def test_episodes_of_which_nothing_is_known_have_not_failed(tmp_path):
     assert told(note, "1 failed", '"choice": {"leave_out": [2]}')
 
 
-@pytest.mark.parametrize(("count", "words"), [(4, ("data.images", '"file": "front.mp4"')), (3, ("camera", "one"))])
+@pytest.mark.parametrize(("count", "words"), [(4, ("--write-config", '"file": "front.mp4"')), (3, ("camera", "one"))])
 def test_a_video_that_some_episodes_lack_is_no_camera(tmp_path, count, words):
     folders = [tmp_path / f"take_{number}" for number in range(4)]
     for number, folder in enumerate(folders):

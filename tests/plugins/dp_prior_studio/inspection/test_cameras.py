@@ -14,7 +14,7 @@ from dp_prior_studio.inspection.cameras import look
 from dp_prior_studio.inspection.inspect import inspect
 from dp_prior_studio.inspection.survey import survey
 from dp_prior_studio.pages.data_page import summary
-from tests.data.frames.recordings import KEY, write_lerobot
+from tests.data.frames.recordings import KEY, png, write_lerobot
 from tests.messages import told
 from tests.plugins.dp_prior_studio.inspection.recordings import clean, write_npz
 from tests.tiny_camera import camera_run
@@ -153,21 +153,44 @@ def test_three_episodes_are_looked_at_whatever_the_parts_are(tmp_path):
     assert found.leave_out == [2, 4]
 
 
-def test_a_camera_of_another_rate_is_left_out_with_a_warning_and_the_remedy(tmp_path):
+@pytest.mark.parametrize("stored", ["array", "padded", "variable"])
+def test_a_camera_of_another_rate_is_left_out_with_a_warning_and_the_remedy(tmp_path, stored):
     h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
-    random = np.random.default_rng(0)
+    random, frames = np.random.default_rng(0), np.zeros((12, 24, 24, 3), np.uint8)
+    encoded = np.frombuffer(png(frames[0]), np.uint8)
     for number in range(3):
         with h5py.File(tmp_path / f"{number}.hdf5", "w") as file:
             file["robot/joint_pos"], file["action"] = random.normal(size=(40, 7)), random.normal(size=(40, 7))
-            file["cam/rgb"], file["cam/time"] = np.zeros((12, 24, 24, 3), np.uint8), np.arange(12) / 30
+            file["cam/t"] = np.arange(12) / 30
+            if stored == "variable":
+                rows = file.create_dataset("cam/rgb", (12,), dtype=h5py.vlen_dtype(np.uint8))
+                for row in range(12):
+                    rows[row] = encoded
+            else:
+                file["cam/rgb"] = frames if stored == "array" else np.tile(encoded, (12, 1))
     (inspection,) = inspect(str(tmp_path))
     (warning,) = [finding for finding in inspection.findings if finding.severity == "warning"]
-    assert told(warning.text, "cam/rgb", "(12, 24, 24, 3)", "40 steps", "docs/own_data.md#other-files")
+    assert told(warning.text, "cam/rgb", "(12,", "40 steps", "docs/data.md#layouts")
     with h5py.File(tmp_path / "0.hdf5", "a") as file:
         file["robot/time"] = np.arange(40) / 100
     (inspection,) = inspect(str(tmp_path))
     (warning,) = [finding for finding in inspection.findings if finding.severity == "warning"]
-    assert told(warning.text, '"clock": "robot/time"', '"clocks": {"cam/rgb": "cam/time"}')
+    assert told(warning.text, '"clock": "robot/time"', '"clocks": {"cam/rgb": "cam/t"}')
+
+
+def test_a_damaged_picture_is_a_warning_that_first_settings_lack_the_camera(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    random = np.random.default_rng(0)
+    pictures = [png(frame) for frame in random.integers(0, 255, (20, 24, 24, 3), np.uint8)]
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.hdf5", "w") as file:
+            file["state"], file["action"] = random.normal(size=(20, 7)), random.normal(size=(20, 7))
+            rows = file.create_dataset("rgb", (20,), dtype=h5py.vlen_dtype(np.uint8))
+            for row, picture in enumerate(pictures):
+                rows[row] = np.frombuffer(picture[: 100 if (number, row) == (1, 8) else None], np.uint8)
+    (inspection,) = inspect(str(tmp_path))
+    assert any(told(finding.text, "rgb", "1.hdf5", "row 8") for finding in inspection.findings)
+    assert inspection.gaps == []
 
 
 def test_episodes_deep_in_their_file_are_not_looked_at(tmp_path, monkeypatch):

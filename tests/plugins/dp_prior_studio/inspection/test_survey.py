@@ -183,6 +183,26 @@ def test_a_clock_is_told_in_seconds_whatever_it_counts(tmp_path, period, unit):
         assert expected == period
 
 
+@pytest.mark.parametrize("name", ["timestamp", "timestamps", "robot/time", "Time_Stamp", "arm/t"])
+def test_a_lone_key_with_the_name_of_a_clock_is_the_clock(tmp_path, name):
+    rows = np.zeros((40, 2))
+    stamps = 1.7e9 + 0.1 * np.arange(40) + (np.arange(40) > 8)
+    arrays = {"state": rows, "action": rows, "episode_ends": np.array([20, 40]), "lead_time": rows[:, 0], name: stamps}
+    np.savez(tmp_path / "d.npz", **arrays)
+    seen = survey(NpzStoreConfig(path=tmp_path / "d.npz").create())
+    assert seen.period == pytest.approx(0.1, abs=1e-6)
+    assert "gaps" in seen.unused[name]
+    np.savez(tmp_path / "two.npz", **arrays, **{"front/time": stamps, "wrist/time": stamps})
+    seen = survey(NpzStoreConfig(path=tmp_path / "two.npz").create())
+    assert (seen.period is None) == (name != "timestamp")
+
+
+def test_the_numbers_of_the_steps_are_no_clock(tmp_path):
+    rows = np.zeros((40, 2))
+    np.savez(tmp_path / "d.npz", state=rows, action=rows, t=np.tile(np.arange(20), 2), episode_ends=np.array([20, 40]))
+    assert survey(NpzStoreConfig(path=tmp_path / "d.npz").create()).clock is None
+
+
 def test_an_episode_is_counted_under_the_instruction_that_it_begins_with(tmp_path, monkeypatch):
     numbers = np.zeros((9, 2), np.float32)
     arrays = {"state": numbers, "action": numbers, "episode_ends": np.array([3, 5, 9])}
