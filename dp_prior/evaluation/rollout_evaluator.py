@@ -21,7 +21,7 @@ from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.episode_metrics import told_success, with_failures, worst_tenth
 from dp_prior.evaluation.film import Film
-from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval, share_posterior
+from dp_prior.evaluation.interval import UNBOUNDED, mean_and_deviation, mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.measured_models import evaluation_mode, pick_models
 from dp_prior.evaluation.measurement import Measurement, WritingEvaluator
 from dp_prior.evaluation.motion import motion_table
@@ -88,17 +88,16 @@ class RolloutEvaluator(WritingEvaluator):
         Args:
             names: of the signals whose motion is measured.
             rate: control steps per second.
-
-        Raises:
-            ValueError: a score is outside the limits that the environment states, to which intervals are clipped.
         """
         config = self.config
         rows["success"] = with_failures(rows["success"])
         scores, successes, limits = rows["score"], rows["success"], config.score_range
         beyond = scores[abs(scores - scores.clip(*limits)) > 1e-6]
         if len(beyond):
-            stated = f"environment {config.env.type!r} states scores from {limits[0]:g} to {limits[1]:g}"
-            raise ValueError(f"{stated}, but gave {beyond[0]:.9g}; correct score_range of its record, or its score")
+            fault = f"environment {config.env.type!r} states scores from {limits[0]:g} to {limits[1]:g}, but gave"
+            remedy = "no interval is clipped to these; correct score_range of its record, or its score"
+            log.warning("evaluator %r: %s %.9g: %s", config.name, fault, beyond[0], remedy)
+            limits = UNBOUNDED
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores, limits=limits)),
             *(successes.mean(), *share_interval(successes.sum(), len(successes))),

@@ -190,10 +190,14 @@ def test_intervals_are_clipped_to_the_scores_that_the_environment_can_give():
 
 
 @pytest.mark.parametrize("limits", [(0.0, 0.5), (0.5, 1.0)])
-def test_a_score_outside_the_stated_limits_is_refused_instead_of_a_false_interval(monkeypatch, limits):
+def test_no_interval_is_clipped_to_limits_that_a_score_exceeds(monkeypatch, caplog, limits):
+    right = measure().metrics
+    assert not caplog.records
     monkeypatch.setattr(ToyConfig, "score_range", limits)
-    with pytest.raises(ValueError, match=naming("'toy'", "from {:g} to {:g}".format(*limits), "score_range")):
-        measure()
+    found = measure().metrics
+    assert told(caplog.text, "'toy'", "from {:g} to {:g}".format(*limits), "score_range")
+    assert found["rollout/score"] == right["rollout/score"]
+    assert found["rollout/score_ci_low"] <= found["rollout/score"] <= found["rollout/score_ci_high"]
 
 
 def test_seconds_to_success_are_those_of_the_rate_of_the_data_and_else_of_the_environment():
