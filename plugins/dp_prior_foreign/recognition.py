@@ -94,7 +94,9 @@ def kind_of(path: Path) -> str:
     arrays = _arrays_of_one_episode(path)
     if arrays:
         joined = parts_of_one_episode(first_layout([path])) if path.suffix in ENDINGS else ""
-        remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
+        says = f"a configuration says so: {json.dumps({'episodes': {'type': 'episode_files', 'path': str(path)}})}"
+        what = says if path.is_dir() else "name their folder"
+        remedy = f"If each file is one episode, {what}; else say how it is read (docs/data.md#layouts)"
         finding = f"holds {arrays}, and no layout of several episodes"
         raise DataError(str(path.absolute()), [f"{finding}. {joined and f'{joined}. '}{remedy}"])
     formats = "a folder of LeRobot or zarr, a folder with a file .hdf5, .npz, .parquet or .csv per episode"
@@ -127,11 +129,13 @@ def likely_layout(path: Path) -> dict[str, str]:
 
 
 def _arrays_of_one_episode(path: Path) -> str:
-    """List the first arrays, with shapes, of an HDF5 or `.npz` file, or of the first such file in a folder."""
+    """List the first arrays, with shapes, of an HDF5 or `.npz` file, or of the first such file in a folder, and why
+    other arrays of it cannot be read."""
     has_arrays = path.suffix in (*ENDINGS, ".npz")
     files = files_of_episodes(path, "*") if path.is_dir() else [path] * has_arrays
     layout = episode_at(files[0]).layout if files else {}
-    inside = first_few([f"{key} {shape}" for key, (shape, _) in layout.items()], 8)
+    lost = [*episode_at(files[0]).lost.values()] if files else []
+    inside = first_few([*(f"{key} {shape}" for key, (shape, _) in layout.items()), *lost], 8)
     return f"{files[0].name} with {inside}" if path.is_dir() and inside else inside
 
 

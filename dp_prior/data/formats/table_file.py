@@ -27,8 +27,8 @@ _COUNTERS = ("episode", "episode_index", "episode_id", "demo", "demo_id", "traj_
 
 
 class TableEpisode(EpisodeArrays):
-    """See `EpisodeArrays`; one file. Numbers of CSV are float64, empty cells NaN, and columns of true and
-    false bool, in any case."""
+    """See `EpisodeArrays`; one file. Empty cells and nulls of numbers are NaN. Numbers of CSV are float64, and its
+    columns of true and false bool, in any case."""
 
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
@@ -115,7 +115,7 @@ def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read the columns of numbers, of equally long lists of numbers and of texts, and why others cannot be read."""
     with needing("lerobot", "tables in parquet need pyarrow"):
         import pyarrow
-        from pyarrow import parquet
+        from pyarrow import compute, parquet
     with reading(path), decoding(path, "is not a readable parquet file"):
         check_regular(path, path.stat().st_mode)
         schema = parquet.read_schema(path)
@@ -123,12 +123,28 @@ def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     binary = {field.name for field in schema if pyarrow.types.is_binary(field.type) or field.type.num_fields > 1}
     lost = {name: f"{path}[{name}] holds {schema.field(name).type}, no numbers" for name in sorted(binary)}
     table, columns = read_columns(path, [name for name in schema.names if name not in binary]), {}
-    for name in table.column_names:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        is_float = pyarrow.types.is_floating(column.type)
+        if column.null_count and (is_float or pyarrow.types.is_integer(column.type)):  # pandas writes NaN as null
+            column = compute.fill_null(column if is_float else column.cast("float64"), math.nan)
         try:
-            columns[name] = to_numpy(table[name], path, name, may_be_text=True)
+            columns[name] = to_numpy(column, path, name, may_be_text=True)
         except DataError as error:
             lost[name] = "; ".join(error.problems)
     return columns, lost
+
+
+def numbers_columns(path: Path) -> bool:
+    """Whether several columns of a parquet file differ only in a number, which columns of embeddings never do.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    from pyarrow import parquet
+
+    with reading(path), decoding(path, "is not a readable parquet file"):
+        keys = [match[1] for match in map(_NUMBERED.fullmatch, parquet.read_schema(path).names) if match]
+    return len(keys) > len({*keys})
 
 
 def _joined(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -64,3 +64,16 @@ def test_a_folder_of_no_format_is_answered_with_what_it_holds(tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(DataError, match=naming("demo_0.pkl, demo_1.pkl", "docs/own_data.md#other-files")):
         kind_of(tmp_path)
+
+
+def test_a_folder_of_tables_without_an_action_is_answered_with_the_columns_that_hold_none(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from pyarrow import parquet
+
+    (tmp_path / "d").mkdir()
+    for number in range(2):
+        columns = {"state": [[1.0], [2.0]], "action": [{"x": 1.0, "y": 2.0}] * 2}
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"d/{number}.parquet")
+    expected = json.dumps({"episodes": {"type": "episode_files", "path": str(tmp_path / "d")}})
+    with pytest.raises(DataError, match=naming("state (2, 1)", "[action]", "struct<x: double, y: double>", expected)):
+        kind_of(tmp_path / "d")
