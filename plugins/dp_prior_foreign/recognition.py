@@ -27,6 +27,10 @@ class Episodes(Config):
     episodes: EpisodeStoreConfig
 
 
+_PACKED = (".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".zip")
+"""Endings of archives and compressed files, which are unpacked before they are looked at."""
+
+
 def record_of(kind: str, path: Path, settings: Iterable[str] = ()) -> EpisodeStoreRecord:
     """Create the record of a data set, which need not exist.
 
@@ -104,6 +108,8 @@ def kind_of(path: Path) -> str:
     names = first_few([entry.name for entry in entries], 3)
     finding = f"is of no known format{names and ', it holds '}{names}"
     remedy = "or save arrays by NumPy (docs/own_data.md#other-files)"
+    packed = next((entry.name for entry in entries or [path] if entry.suffix.lower() in _PACKED), "")
+    remedy = f"or unpack {packed} and its like" if packed else remedy
     raise DataError(str(path.absolute()), [f"{finding}; expected {formats} (docs/data.md#layouts), {remedy}"])
 
 

@@ -66,6 +66,15 @@ def test_a_folder_of_no_format_is_answered_with_what_it_holds(tmp_path):
         kind_of(tmp_path)
 
 
+@pytest.mark.parametrize("place", ["d", "d/00000.tar"])
+def test_archives_are_answered_with_the_file_to_unpack(tmp_path, place):
+    (tmp_path / "d").mkdir()
+    for name in ("00000.tar", "00001.tar"):
+        (tmp_path / "d" / name).touch()
+    with pytest.raises(DataError, match=naming(place, "unpack", "00000.tar")):
+        kind_of(tmp_path / place)
+
+
 def test_a_folder_of_tables_without_an_action_is_answered_with_the_columns_that_hold_none(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
     from pyarrow import parquet
