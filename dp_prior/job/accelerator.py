@@ -98,9 +98,7 @@ def make_accelerator(
     for name, setting in _OVERRULED.items() if accelerator.is_main_process else ():
         asked = parse_choice_from_env(name, "no").lower()
         if asked not in ("no", "1", mixed):
-            log.warning(
-                f"{name} is {asked!r} by `accelerate launch` or its configuration, without effect: set {setting}"
-            )
+            log.warning(f"{name} is {asked!r} by the launcher or its configuration, without effect: set {setting}")
     return accelerator
 
 
