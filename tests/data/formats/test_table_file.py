@@ -72,9 +72,30 @@ def test_a_table_beside_other_episodes_is_no_episode(tmp_path):
     assert store.episode_ends.tolist() == [5] and told(store.unread()["*.csv"], "take_0.csv")
 
 
+@pytest.mark.parametrize("sign", [",", ";"])
+@pytest.mark.parametrize("head", ["# a0,a1", "#a0,a1", "# by a logger\n# and so on\na0,a1", "# one, two\n\na0,a1"])
+def test_comments_above_the_names_are_skipped_and_names_that_numpy_marks_are_read(head, sign, tmp_path):
+    (tmp_path / "0.csv").write_text(f"{head}\n1,2\n3,4\n".replace(",", sign))
+    np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("absent", ["NA", "null", " None ", "N/A", "nan"])
+def test_a_word_for_an_absent_number_is_not_finite(absent, tmp_path):
+    (tmp_path / "0.csv").write_text(f"a0,a1\n1,{absent}\n3,4\n")
+    np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, np.nan], [3, 4]])
+
+
+def test_columns_of_an_action_make_a_folder_of_tables_episodes(tmp_path):
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text("ee_x,action_x,action_y\n1,2,3\n4,5,6\n")
+    assert kind_of(tmp_path) == "episode_files"
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
+        ("1.5,2\n3,4\n", ("1.5, 2", "q0, q1")),
+        ("# by a logger\n", ("CSV",)),
         ("a0,a1\n1,2\n3\n", ("row 1", "1 cells", "names 2")),
         ("a0,a1\n1,2,3\n4,5,6\n", ("row 0", "3 cells", "names 2")),
         ("a0,a0\n1,2\n", ("2 columns", "'a0'")),
