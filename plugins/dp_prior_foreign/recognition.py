@@ -18,6 +18,7 @@ from dp_prior.files.regular_files import expanded
 from dp_prior_foreign.unread_layouts import (
     parts_of_one_episode,
     refuse_unread_layout,
+    refuse_unread_npz,
     refuse_unread_zarr,
     steps_in_groups,
 )
@@ -65,6 +66,8 @@ def record_of_kind(kind: str | None, place: str) -> EpisodeStoreRecord:
     path = expanded(place)
     if kind == "zarr" and path.is_dir():
         refuse_unread_zarr(path)
+    elif kind == "npz":
+        refuse_unread_npz(path)
     entry = {}
     if not path.exists():
         entry = _on_hub(place)

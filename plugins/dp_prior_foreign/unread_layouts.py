@@ -82,6 +82,29 @@ def refuse_unread_zarr(path: Path) -> None:
     raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {example}"])
 
 
+def refuse_unread_npz(path: Path) -> None:
+    """Refuse a file without ends of episodes whose arrays are objects, or have an axis of episodes and one of steps.
+
+    Raises:
+        DataError: with the remedy.
+    """
+    layout = first_layout([path])
+    objects = [key for key, (_, dtype) in layout.items() if dtype.kind == "O"]
+    divided = {key: shape for key, (shape, _) in layout.items() if len(shape) > 2}
+    action = next((key for key in divided if _ACTION.search(key)), None)
+    if "episode_ends" in layout or not (objects or action):
+        return
+    if action is None:
+        finding = f"holds Python objects, never decoded, in {first_few(objects)}; save {_REMEDY}"
+        raise DataError(str(path.absolute()), [finding])
+    episodes, steps = divided[action][:2]
+    lines = f"np.concatenate(array) of each, and episode_ends, np.arange(1, {episodes + 1}) * {steps}"
+    finding = f"holds {action} {divided[action]}, probably {episodes} episodes of {steps} steps; save {lines}"
+    raise DataError(
+        str(path.absolute()), [f"{finding}, without padded steps (docs/own_data.md#save-the-demonstrations)"]
+    )
+
+
 def steps_in_groups(path: Path) -> str:
     """Describe an HDF5 file, or the first of a folder, whose numbered groups hold one step each; an empty string for
     other places."""

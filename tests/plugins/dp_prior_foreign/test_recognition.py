@@ -125,3 +125,21 @@ def test_a_zarr_for_each_episode_is_no_data_set_and_the_remedy_is_named(tmp_path
     for place in ("d", "e.zarr"):
         with pytest.raises(DataError, match=naming("action", ".npz", "docs/own_data.md#other-files")):
             record_at(str(tmp_path / place))
+
+
+def test_arrays_of_episodes_and_steps_are_answered_with_how_to_join_them(tmp_path):
+    arrays = {"action": np.arange(24.0).reshape(3, 4, 2), "state": np.zeros((3, 4, 5))}
+    np.savez(tmp_path / "d.npz", **arrays)
+    with pytest.raises(DataError, match=naming("d.npz", "action (3, 4, 2)", "np.arange(1, 4) * 4")):
+        record_at(str(tmp_path / "d.npz"))
+    joined = {key: np.concatenate(array) for key, array in arrays.items()}
+    np.savez(tmp_path / "d.npz", **joined, episode_ends=np.arange(1, 4) * 4)
+    assert record_at(str(tmp_path / "d.npz")).create().episode_ends.tolist() == [4, 8, 12]
+
+
+def test_lists_of_episodes_in_objects_are_named(tmp_path):
+    lists = np.empty(2, object)
+    lists[:] = [np.zeros((4, 2)), np.zeros((5, 2))]
+    np.savez(tmp_path / "d.npz", action=lists)
+    with pytest.raises(DataError, match=naming("d.npz", "action", "docs/own_data.md#other-files")):
+        record_at(str(tmp_path / "d.npz"))
