@@ -94,9 +94,7 @@ class GymConfig(EnvRecord):
         _check_actions(gymnasium, self.id, probe.action_space)
         taken = inspect.signature(probe.unwrapped.reset).parameters.values()
         if not any(parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-            expected = (
-                "gymnasium's reset(seed, options) with 2 values, and step with 5 (GymV21CompatibilityV0 of shimmy)"
-            )
+            expected = "reset(seed, options) with 2 values, and step with 5: shimmy's GymV21CompatibilityV0 has them"
             raise ValueError(f"reset of environment {self.id!r} takes no seed, as before gym 0.26; expected {expected}")
         max_steps = self.max_steps or probe.spec.max_episode_steps
         metadata = probe.metadata

@@ -90,8 +90,7 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         except ImportError:
             return True  # the error of `create` names the missing package
         is_signal = len(files) > 1 and (files[0].suffix in ENDINGS or _has_signals(layout))
-        if is_signal and files[0].suffix == ".parquet":  # embeddings are vectors in parquet too
-            is_signal = numbers_columns(files[0])
+        is_signal = is_signal and (files[0].suffix != ".parquet" or numbers_columns(files[0]))
         is_signal = is_signal or any(key.startswith(("action_", "action.")) for key in layout)  # such as action_x
         is_other = holds_several(layout) or holds_a_step(layout)
         return not is_other and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))

@@ -150,15 +150,11 @@ def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def numbers_columns(path: Path) -> bool:
-    """Whether several columns of a parquet file differ only in a number, which columns of embeddings never do.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Whether several columns of a readable parquet file differ only in a number, as those of embeddings, which are
+    vectors too, never do."""
     from pyarrow import parquet
 
-    with reading(path), decoding(path, "is not a readable parquet file"):
-        keys = [match[1] for match in map(_NUMBERED.fullmatch, parquet.read_schema(path).names) if match]
+    keys = [match[1] for match in map(_NUMBERED.fullmatch, parquet.read_schema(path).names) if match]
     return len(keys) > len({*keys})
 
 
