@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -83,13 +84,18 @@ class GymConfig(EnvRecord):
 
         Raises:
             ImportError: gymnasium is missing.
-            ValueError: the id is unknown, no observation is a Box, or the action is no one-dimensional Box.
+            ValueError: the id is unknown, no observation is a Box, the action is no one-dimensional Box, or its
+                methods are those of the older gym.
         """
         with needing("gym", f"the environment {self.id!r} needs gymnasium"):
             import gymnasium
         probe = self._make(gymnasium, None)
         shapes, read_obs = _observations(gymnasium, self.id, probe.observation_space, self.obs_key)
         _check_actions(gymnasium, self.id, probe.action_space)
+        taken = inspect.signature(probe.unwrapped.reset).parameters.values()
+        if not any(parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+            expected = "reset(seed, options) with 2 values, and step with 5: shimmy's GymV21CompatibilityV0 has them"
+            raise ValueError(f"reset of environment {self.id!r} takes no seed, as before gym 0.26; expected {expected}")
         max_steps = self.max_steps or probe.spec.max_episode_steps
         metadata = probe.metadata
         probe.close()

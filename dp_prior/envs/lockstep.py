@@ -6,12 +6,18 @@ second of this loop on the same two cores. Environments that render may be divid
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from dp_prior.envs.vector import SEED, EnvStep, check_actions, check_seeds, check_starts, stacked
+
+FAR_HALF_RANGES = 10.0
+"""Half ranges of the environment's actions beyond which an action is reported: it was recorded in another unit."""
+
+log = logging.getLogger(__name__)
 
 ScoreRule = Literal["sum", "max", "last", "success"]
 
@@ -51,7 +57,7 @@ class Lockstep:
         space = envs[0].action_space
         self.action_dim = space.shape[0]
         self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
-        self._dtype = space.dtype
+        self._dtype, self._is_far_told = space.dtype, False
         self._read_obs, self._draw = read_obs, draw
         self._rule = score
         self._success_score = success_score
@@ -84,7 +90,15 @@ class Lockstep:
 
     def step(self, actions: np.ndarray) -> EnvStep:
         n = len(self._rows)
-        actions = np.clip(check_actions(actions, n, self.action_dim), self._low, self._high)
+        wanted = check_actions(actions, n, self.action_dim)
+        actions = np.clip(wanted, self._low, self._high)
+        width = self._high - self._low
+        far = (width > 0) & (np.abs(wanted - actions) > (FAR_HALF_RANGES - 1) / 2 * width)
+        if far.any() and not self._is_far_told:
+            self._is_far_told = True
+            row, number = np.argwhere(far)[0]
+            limits = f"{self._low[number]:g} to {self._high[number]:g}, to which it is clipped; another unit?"
+            log.warning(f"action dimension {number} is {wanted[row, number]:g}, but the environment takes {limits}")
         actions = (np.rint(actions) if self._dtype.kind in "iu" else actions).astype(self._dtype)
         reward = np.zeros(n)
         self._steps += 1

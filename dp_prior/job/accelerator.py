@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 _SHARDS = tuple(f"ACCELERATE_USE_{way}" for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"))
 """Set by `accelerate launch` where its options or its configuration file ask to divide a model among ranks."""
 
+_OVERRULED = {
+    "ACCELERATE_MIXED_PRECISION": "train.precision",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "train.accumulation",
+    "ACCELERATE_DYNAMO_BACKEND": "train.compile",
+}
+"""Options of `accelerate launch` without effect, and the setting in place of each."""
+
 _MEETING = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """By which ranks find each other."""
 
@@ -88,6 +95,10 @@ def make_accelerator(
         from dp_prior.job.launch_faults import STARTED_ONE
 
         log.warning(STARTED_ONE)
+    for name, setting in _OVERRULED.items() if accelerator.is_main_process else ():
+        asked = parse_choice_from_env(name, "no").lower()
+        if asked not in ("no", "1", mixed):
+            log.warning(f"{name} is {asked!r} by the launcher or its configuration, without effect: set {setting}")
     return accelerator
 
 

@@ -70,7 +70,7 @@ def _about_file(path: Path, expected: str) -> str | None:
         if expected == "checkpoint":
             return f"It is a file of the {what} {folder}: name that folder"
         return f"It is a file of the {what} {folder}, whose configuration is {folder / 'config.json'}"
-    if _is_configuration(path):
+    if expected != "configuration" and _is_configuration(path):
         quoted = shlex.quote(str(path))
         run = expanded(str(read_object(path).get("tracker", {}).get("data_path", "")))
         if is_run(run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from dp_prior.config import Config, records_in
 from dp_prior.config.origins import own_packages
@@ -15,7 +15,13 @@ from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import expanded
-from dp_prior_foreign.unread_layouts import parts_of_one_episode, refuse_unread_layout, steps_in_groups
+from dp_prior_foreign.unread_layouts import (
+    parts_of_one_episode,
+    refuse_unread_layout,
+    refuse_unread_npz,
+    refuse_unread_zarr,
+    steps_in_groups,
+)
 
 MOST_ENTRIES = 1000
 """Most files and folders in a folder among which a data set is looked for."""
@@ -25,6 +31,12 @@ class Episodes(Config):
     """A recorded data set, as `data` of a configuration names it."""
 
     episodes: EpisodeStoreConfig
+
+
+_PACKED = (".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".zip")
+"""Endings of archives and compressed files, which are unpacked before they are looked at."""
+
+_ENDINGS = (*ENDINGS, ".npz", ".npy", ".parquet", ".csv", ".mcap", ".zip")
 
 
 def record_of(kind: str, path: Path, settings: Iterable[str] = ()) -> EpisodeStoreRecord:
@@ -52,6 +64,10 @@ def record_at(place: str) -> EpisodeStoreRecord:
 def record_of_kind(kind: str | None, place: str) -> EpisodeStoreRecord:
     """See `record_at`. Args: kind: the result of `known_kind` for the place."""
     path = expanded(place)
+    if kind == "zarr" and path.is_dir():
+        refuse_unread_zarr(path)
+    elif kind == "npz":
+        refuse_unread_npz(path)
     entry = {}
     if not path.exists():
         entry = _on_hub(place)
@@ -90,19 +106,36 @@ def kind_of(path: Path) -> str:
     entries = sorted(path.iterdir()) if path.is_dir() else []
     inside = next((entry for entry in entries[:MOST_ENTRIES] if known_kind(entry)), None)
     if inside:
+        if inside.is_dir() and known_kind(inside) == "zarr":
+            refuse_unread_zarr(inside)
         raise DataError(str(path.absolute()), [f"is no data set, but {inside} in it is one; name that"])
     arrays = _arrays_of_one_episode(path)
     if arrays:
         joined = parts_of_one_episode(first_layout([path])) if path.suffix in ENDINGS else ""
-        remedy = "If each file is one episode, name their folder; else say how it is read (docs/data.md#layouts)"
+        says = f"a configuration says so: {json.dumps({'episodes': {'type': 'episode_files', 'path': str(path)}})}"
+        what = says if path.is_dir() else "name their folder"
+        remedy = f"If each file is one episode, {what}; else say how it is read (docs/data.md#layouts)"
         finding = f"holds {arrays}, and no layout of several episodes"
         raise DataError(str(path.absolute()), [f"{finding}. {joined and f'{joined}. '}{remedy}"])
     formats = "a folder of LeRobot or zarr, a folder with a file .hdf5, .npz, .parquet or .csv per episode"
     formats = f"{formats}, or a file .npz, .hdf5, .h5, .zip or .mcap"
     names = first_few([entry.name for entry in entries], 3)
     finding = f"is of no known format{names and ', it holds '}{names}"
-    remedy = "or save arrays by NumPy (docs/own_data.md#other-files)"
-    raise DataError(str(path.absolute()), [f"{finding}; expected {formats} (docs/data.md#layouts), {remedy}"])
+    remedy = _remedy([entry.name for entry in entries] or [path.name])
+    raise DataError(str(path.absolute()), [f"{finding}; expected {formats} (docs/data.md#layouts), or {remedy}"])
+
+
+def _remedy(names: list[str]) -> str:
+    """Advise what to do with files of these names, which no format knows."""
+    for name in names:
+        ending = PurePath(name).suffix
+        if ending.lower() in _PACKED:
+            return f"unpack {name} and its like"
+        if ending != ending.lower() and ending.lower() in _ENDINGS:
+            return f"rename {name} and its like: endings are in lower case"
+        if ending in (".csv", ".parquet"):
+            return f"split {name} into a file for each episode, and name their folder (docs/own_data.md#other-files)"
+    return "save arrays by NumPy (docs/own_data.md#other-files)"
 
 
 def likely_layout(path: Path) -> dict[str, str]:
@@ -127,11 +160,13 @@ def likely_layout(path: Path) -> dict[str, str]:
 
 
 def _arrays_of_one_episode(path: Path) -> str:
-    """List the first arrays, with shapes, of an HDF5 or `.npz` file, or of the first such file in a folder."""
+    """List the first arrays, with shapes, of an HDF5 or `.npz` file, or of the first such file in a folder, and why
+    other arrays of it cannot be read."""
     has_arrays = path.suffix in (*ENDINGS, ".npz")
     files = files_of_episodes(path, "*") if path.is_dir() else [path] * has_arrays
     layout = episode_at(files[0]).layout if files else {}
-    inside = first_few([f"{key} {shape}" for key, (shape, _) in layout.items()], 8)
+    lost = [*episode_at(files[0]).lost.values()] if files else []
+    inside = first_few([*(f"{key} {shape}" for key, (shape, _) in layout.items()), *lost], 8)
     return f"{files[0].name} with {inside}" if path.is_dir() and inside else inside
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from pathlib import Path
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.files import decoding, npy_header, reading
 from dp_prior.data.formats.episode_files import files_of_episodes, first_layout, holds_a_step
+from dp_prior.data.formats.zarr.groups import read_metadata
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
@@ -52,6 +54,55 @@ def refuse_unread_layout(path: Path) -> None:
         finding = _arrays_apart(path) or _steps_apart(path) or _pictures_of_steps(path)
     if finding:
         raise DataError(str(path.absolute()), [f"{finding}; no format reads them so. To train on them, save {_REMEDY}"])
+
+
+def refuse_unread_zarr(path: Path) -> None:
+    """Refuse a zarr that is no replay buffer by the usual names.
+
+    Raises:
+        DataError: its arrays have other names, with the configuration that reads them, or no ends of episodes.
+    """
+    names = [*read_metadata(path)]
+    if not names or "meta/episode_ends" in names or any(name.startswith("data/") for name in names):
+        return
+    ends = next((name for name in names if name.rpartition("/")[2] == "episode_ends"), None)
+    if ends is None:
+        finding = (
+            f"holds {first_few(names)}, and no ends of episodes; no format reads a zarr, or a group of it, for each"
+        )
+        raise DataError(str(path.absolute()), [f"{finding} episode. To train on them, save {_REMEDY}"])
+    groups = [name.rpartition("/")[0] for name in names if name != ends]
+    layout = {
+        "type": "zarr",
+        "path": str(path),
+        "data": max(groups, key=groups.count, default=""),
+        "episode_ends": ends,
+    }
+    example = json.dumps({"episodes": layout})
+    raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {example}"])
+
+
+def refuse_unread_npz(path: Path) -> None:
+    """Refuse a file without ends of episodes whose arrays are objects, or have an axis of episodes and one of steps.
+
+    Raises:
+        DataError: with the remedy.
+    """
+    layout = first_layout([path])
+    objects = [key for key, (_, dtype) in layout.items() if dtype.kind == "O"]
+    divided = {key: shape for key, (shape, _) in layout.items() if len(shape) > 2}
+    action = next((key for key in divided if _ACTION.search(key)), None)
+    if "episode_ends" in layout or not (objects or action):
+        return
+    if action is None:
+        finding = f"holds Python objects, never decoded, in {first_few(objects)}; save {_REMEDY}"
+        raise DataError(str(path.absolute()), [finding])
+    episodes, steps = divided[action][:2]
+    lines = f"np.concatenate(array) of each, and episode_ends, np.arange(1, {episodes + 1}) * {steps}"
+    finding = f"holds {action} {divided[action]}, probably {episodes} episodes of {steps} steps; save {lines}"
+    raise DataError(
+        str(path.absolute()), [f"{finding}, without padded steps (docs/own_data.md#save-the-demonstrations)"]
+    )
 
 
 def steps_in_groups(path: Path) -> str:

@@ -80,6 +80,13 @@ class Lying(Counter):
         return self.seen
 
 
+class Old(Counter):
+    """Has the methods of gym 0.21."""
+
+    def reset(self):
+        return super().reset(seed=0)[0]
+
+
 class Boasting(Counter):
     """Speaks of success only where there is one: for seeds whose count starts high."""
 
@@ -92,6 +99,7 @@ gymnasium.register("dp_prior_tests/Endless-v0", Counter)
 gymnasium.register("dp_prior_tests/Refusing-v0", Refusing, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Talking-v0", Talking, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Lying-v0", Lying, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/Old-v0", Old, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Boasting-v0", Boasting, max_episode_steps=6)
 gymnasium.register(
     "dp_prior_tests/NoNumber-v0", Counter, max_episode_steps=6, kwargs={"rewards": [1.0, float("nan"), 1.0]}
@@ -231,6 +239,7 @@ def test_what_the_loop_decides_is_no_argument_of_the_environment():
             {"id": "dp_prior_tests/Refusing-v0"},
             ("'dp_prior_tests/Refusing-v0'", "'word'", "Discrete(3)", "gymnasium.wrappers.FlattenObservation"),
         ),
+        ({"id": "dp_prior_tests/Old-v0"}, ("'dp_prior_tests/Old-v0'", "seed", "GymV21CompatibilityV0")),
         ({"id": "dp_prior_tests/Endless-v0"}, ("max_steps", "'dp_prior_tests/Endless-v0'")),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.envs.lockstep import Lockstep
-from tests.messages import naming
+from tests.messages import naming, told
 
 MAX_STEPS = 6
 
@@ -172,6 +172,17 @@ def test_what_is_no_picture_is_named_with_the_remedy(picture):
     found = "None" if picture is None else f"{picture.dtype} of shape {picture.shape}"
     with pytest.raises(ValueError, match=naming(found, "videos to 0")):
         lockstep(render=lambda: picture).render([0])
+
+
+@pytest.mark.parametrize(("high", "value"), [(1.0, 12.0), (0.001, -0.5), (1.0, 9.0), (np.inf, 1e6), (0.0, 0.1)])
+def test_actions_of_another_unit_are_told_once_with_the_limits(high, value, caplog):
+    space = SimpleNamespace(**{**vars(Countdown.action_space), "low": np.array([-high]), "high": np.array([high])})
+    env = lockstep(action_space=space)
+    env.reset([5])
+    for _ in range(2):
+        env.step(np.array([[value]]))
+    is_far = 0 < 10 * high < abs(value)
+    assert [told(record.message, f"{value:g}", f"{high:g}") for record in caplog.records] == [True] * is_far
 
 
 def test_closing_closes_all():

@@ -146,6 +146,28 @@ def test_settings_of_accelerate_in_the_environment_compile_no_model(monkeypatch)
     assert Ranks(make_accelerator("fp32")).distributed(model) is model
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "usual", "setting"),
+    [
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "no", "train.precision"),
+        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "1", "train.accumulation"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "NO", "train.compile"),
+    ],
+)
+def test_an_option_of_accelerate_launch_that_has_no_effect_names_the_setting(
+    name, value, usual, setting, monkeypatch, caplog
+):
+    monkeypatch.setenv(name, usual)
+    make_accelerator("fp32")
+    assert not caplog.text
+    monkeypatch.setenv(name, value)
+    make_accelerator("bf16" if setting == "train.precision" else "fp32")
+    assert told(caplog.text, name, setting) is (setting != "train.precision")
+    caplog.clear()
+    make_accelerator("fp32")
+    assert told(caplog.text, name, value.lower(), setting)
+
+
 def test_fp16_without_a_gpu_is_refused():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")

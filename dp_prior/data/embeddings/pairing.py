@@ -27,7 +27,9 @@ def check_pairs(folders: Sequence[EmbeddingFolder]) -> None:
     """
     rows = {folder.path: folder.count for folder in folders}
     if len(set(rows.values())) > 1:
-        raise DataError(folders[0].path, [f"rows must lie beside each other, but the folders have {rows}"])
+        other = next(folder for folder in folders if folder.count != folders[0].count)
+        problem = f"rows must lie beside each other, but the folders have {rows}"
+        raise DataError(folders[0].path, [f"{problem}: {_first_difference(folders[0], other)}"])
     problems = []
     for other in folders[1:]:
         problems += _faults(folders[0], other)
@@ -48,8 +50,13 @@ def pair_warnings(folders: Sequence[EmbeddingFolder]) -> list[str]:
 
 def _first_difference(first: EmbeddingFolder, partner: EmbeddingFolder) -> str:
     """Describe the first file with another number of rows than its partner, or another number of files."""
-    if len(first.rows.paths) != len(partner.rows.paths):
-        return f"{first.path} has {len(first.rows.paths)} files, {partner.path} {len(partner.rows.paths)}"
+    paths, partner_paths = first.rows.paths, partner.rows.paths
+    if len(paths) != len(partner_paths):
+        longer, shorter = sorted((paths, partner_paths), key=len, reverse=True)
+        numbered = dict(zip(_numbers(longer), longer, strict=True))
+        alone = next((path for number, path in numbered.items() if number not in _numbers(shorter)), None)
+        files = f"{first.path} has {len(paths)} files, {partner.path} {len(partner_paths)}"
+        return files if alone is None or len(shorter) < 2 else f"{files}, none of which belongs to {alone}"
     place = int((first.rows.counts != partner.rows.counts).argmax())
     count, partner_count = first.rows.counts[place], partner.rows.counts[place]
     return f"{first.rows.paths[place]} has {count} rows, {partner.rows.paths[place]} beside it {partner_count}"

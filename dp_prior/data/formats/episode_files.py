@@ -19,7 +19,7 @@ from dp_prior.data.formats.grouped import ACTIONS, EpisodeArrays, GroupedStore, 
 from dp_prior.data.formats.hdf5_groups import Hdf5Episode
 from dp_prior.data.formats.npz import read_blocks, read_headers, read_metadata
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.formats.table_file import TableEpisode
+from dp_prior.data.formats.table_file import TableEpisode, numbers_columns
 from dp_prior.data.found_files import by_number
 from dp_prior.data.frames.folder import OWN_FOLDER
 from dp_prior.data.hdf5 import ENDINGS, import_h5py
@@ -90,7 +90,8 @@ class EpisodeFilesConfig(EpisodeStoreRecord):
         except ImportError:
             return True  # the error of `create` names the missing package
         is_signal = len(files) > 1 and (files[0].suffix in ENDINGS or _has_signals(layout))
-        is_signal = is_signal and files[0].suffix != ".parquet"  # embeddings are vectors in parquet too
+        is_signal = is_signal and (files[0].suffix != ".parquet" or numbers_columns(files[0]))
+        is_signal = is_signal or any(key.startswith(("action_", "action.")) for key in layout)  # such as action_x
         is_other = holds_several(layout) or holds_a_step(layout)
         return not is_other and (steps_key(layout) is not None or (is_signal and rows_agree(layout)))
 

@@ -307,8 +307,20 @@ class EpisodeStore(ABC):
         for e in np.flatnonzero(ends <= before)[:5]:
             finding = "has no steps: it" if ends[e] == before[e] else "is of no length:"
             finding = f"episode {self.numbers()[e]} {finding} ends at row {ends[e]} but begins at row {before[e]}"
-            problems.append(f"{finding}; stored episode ends must increase")
+            problems.append(f"{finding}; stored episode ends must increase, as np.cumsum(lengths) does")
         return ends, problems
+
+
+def misread_ends(ends: np.ndarray, rows: int) -> str:
+    """Ask whether ends that leave rows over are lengths, or last rows; an empty string where neither fits.
+
+    Args:
+        ends: (E,) stored end row of each episode.
+        rows: rows of the data set.
+    """
+    if len(ends) > 1 and ends.sum() == rows:
+        return "; if the stored ends are lengths of episodes, store np.cumsum(lengths)"
+    return "; if each stored end is the last row of its episode, add 1 to all" * bool(rows - ends[-1] == 1)
 
 
 def spans(ends: np.ndarray, numbers: np.ndarray) -> list[tuple[int, int]]:

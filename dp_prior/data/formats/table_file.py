@@ -23,12 +23,15 @@ _NUMBERED = re.compile(r"(.+?)[._\[ ]*(\d+)\]?")
 
 _DECIMAL_COMMA = re.compile(r"^(\s*[-+]?\d*),(\d+(?:[eE][-+]?\d+)?\s*)$")
 
+_ABSENT = ("", "na", "n/a", "null", "none")
+"""Cells for a number that is absent, as pandas, R, SQL and Python write them in lower case or upper case."""
+
 _COUNTERS = ("episode", "episode_index", "episode_id", "demo", "demo_id", "traj_id", "trajectory_id")
 
 
 class TableEpisode(EpisodeArrays):
-    """See `EpisodeArrays`; one file. Numbers of CSV are float64, empty cells NaN, and columns of true and
-    false bool, in any case."""
+    """See `EpisodeArrays`; one file. Empty cells and nulls of numbers are NaN. Numbers of CSV are float64, and its
+    columns of true and false bool, in any case."""
 
     def __init__(self, path: Path):
         self.file, self.where = path, str(path)
@@ -68,11 +71,14 @@ def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         with path.open("rb") as stream:
             encoding = "utf-16" if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
         with path.open(encoding=encoding, newline="") as stream:
-            separator = _separator(stream.readline())
+            separator = _separator(next((line for line in stream if not line.startswith(("#", "\n"))), ""))
             stream.seek(0)
-            names, *rows = (row for row in csv.reader(stream, delimiter=separator) if row)
+            names, *rows = _without_comments([row for row in csv.reader(stream, delimiter=separator) if row])
     if separator != ",":
         rows = [[_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
+    if any(names) and all(map(_is_number, names)):
+        problem = f"the first line holds {first_few(names, 3)}, all numbers; expected the names of the columns"
+        raise DataError(str(path), [f"{problem}, such as q0, q1, action0: write them above"])
     if len(rows) > 1 and not any(map(_is_number, rows[0])) and all(map(_is_number, rows[1])):
         problem = f"the line below the names holds {first_few(rows[0], 3)}, such as units, and no number"
         raise DataError(str(path), [f"{problem}; remove that line"])
@@ -85,8 +91,17 @@ def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return {name: _numbers(column) for name, column in zip(names, zip(*rows, strict=True), strict=False)}, {}
 
 
+def _without_comments(lines: list[list[str]]) -> list[list[str]]:
+    """Drop the lines at the top that begin with #, except for names of columns as `numpy.savetxt` writes them."""
+    while lines and lines[0][0].startswith("#"):
+        first, *lines = lines
+        if lines and len(first) == len(lines[0]) > 1 and all(map(_is_number, lines[0])):
+            return [[first[0].lstrip("# "), *first[1:]], *lines]
+    return lines
+
+
 def _separator(line: str) -> str:
-    """Find the separator of the cells in the line of names: a comma, else a semicolon or a tab."""
+    """Find the separator of the cells in a line: a comma, else a semicolon or a tab."""
     return next((sign for sign in (",", ";", "\t") if sign in line), ",")
 
 
@@ -105,7 +120,7 @@ def _refuse_double(names: list[str], path: Path) -> None:
 
 def _numbers(cells: tuple[str, ...]) -> np.ndarray:
     try:
-        return np.array([cell.strip() or "nan" for cell in cells], np.float64)
+        return np.array(["nan" if cell.strip().lower() in _ABSENT else cell for cell in cells], np.float64)
     except ValueError:
         words = np.array([cell.strip().lower() for cell in cells])
         return words == "true" if {*words.tolist()} <= {"true", "false"} else np.array(cells)
@@ -115,7 +130,7 @@ def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read the columns of numbers, of equally long lists of numbers and of texts, and why others cannot be read."""
     with needing("lerobot", "tables in parquet need pyarrow"):
         import pyarrow
-        from pyarrow import parquet
+        from pyarrow import compute, parquet
     with reading(path), decoding(path, "is not a readable parquet file"):
         check_regular(path, path.stat().st_mode)
         schema = parquet.read_schema(path)
@@ -123,12 +138,24 @@ def _parquet(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     binary = {field.name for field in schema if pyarrow.types.is_binary(field.type) or field.type.num_fields > 1}
     lost = {name: f"{path}[{name}] holds {schema.field(name).type}, no numbers" for name in sorted(binary)}
     table, columns = read_columns(path, [name for name in schema.names if name not in binary]), {}
-    for name in table.column_names:
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        is_float = pyarrow.types.is_floating(column.type)
+        if column.null_count and (is_float or pyarrow.types.is_integer(column.type)):  # pandas writes NaN as null
+            column = compute.fill_null(column if is_float else column.cast("float64"), math.nan)
         try:
-            columns[name] = to_numpy(table[name], path, name, may_be_text=True)
+            columns[name] = to_numpy(column, path, name, may_be_text=True)
         except DataError as error:
             lost[name] = "; ".join(error.problems)
     return columns, lost
+
+
+def numbers_columns(path: Path) -> bool:
+    """Whether several columns of a readable parquet file differ only in a number, as those of embeddings, which are
+    vectors too, never do."""
+    from pyarrow import parquet
+
+    keys = [match[1] for match in map(_NUMBERED.fullmatch, parquet.read_schema(path).names) if match]
+    return len(keys) > len({*keys})
 
 
 def _joined(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig, leaving_out
 from dp_prior.data.formats.chosen import Chosen
-from dp_prior.data.formats.episode_store import EpisodeStore
+from dp_prior.data.formats.episode_store import EpisodeStore, misread_ends
 from dp_prior.tensors.rotations import RotationSlice
 from dp_prior.tensors.slices import Slice, slice_faults
 from dp_prior_client.onboard.rotation_check import is_rotation, not_a_rotation
@@ -182,7 +182,8 @@ def read_selected(
     if len(ends) and lengths and ends[-1] > rows:
         problems.append(f"the last episode ends at row {ends[-1]}, but there are only {rows} rows")
     elif len(ends) and lengths and ends[-1] < rows:
-        warnings.append(f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used")
+        surplus = f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used"
+        warnings.append(f"{surplus}{misread_ends(chosen.recorded, rows)}")
     for name, selection in keys.items():
         warnings += _flattened(store, name, selection)
     for name, array in arrays.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from typing import TypeVar
 
 import torch
@@ -19,6 +20,9 @@ from dp_prior.places.hub import HubSource
 LARGEST_WEIGHTS = 32 << 30  # bytes
 _OF_TRAINING = ("checkpoints/last/pretrained_model", "pretrained_model")
 """LeRobot's last policy, in the directory of a training and of a checkpoint."""
+
+_WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+|(?<=\.)_orig_mod\.")
+"""Parts of names that DistributedDataParallel and torch.compile add."""
 
 Record = TypeVar("Record", bound=Config)
 
@@ -86,12 +90,14 @@ class PublishedFiles:
         return record.from_json(text, source=self._path(name))
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of a safetensors file. Raises as `document`."""
+        """The tensors of a safetensors file, by the names of the network that was compiled or trained in parallel.
+        Raises as `document`."""
         data = self._hashed(name, LARGEST_WEIGHTS)
         try:
-            return file_tensors(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            tensors = file_tensors(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         except ValueError as error:
             raise ConfigError(self._path(name), [f"is not a safetensors file: {error}"]) from None
+        return {_WRAPPERS.sub("", name): tensor for name, tensor in tensors.items()}
 
     def _hashed(self, name: str, largest: int) -> bytes:
         try:

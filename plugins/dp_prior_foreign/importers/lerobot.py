@@ -229,7 +229,6 @@ def read(files: PublishedFiles) -> Published:
         ConfigError: the policy is of another type, or has parts without a counterpart here.
     """
     config, tensors = files.document(THEIR_CONFIG, LeRobotDiffusionConfig), files.tensors(WEIGHTS)
-    tensors = {name.replace("._orig_mod.", "."): value for name, value in tensors.items()}  # of a compiled UNet
     inputs, outputs, recorded = _statistics(files, tensors, config)
     modes = {name: config.mode(feature) for name, feature in config.input_features.items()}
     unscaled = [name for name in recorded if modes[name] != "IDENTITY" and _in_tensors(name) not in inputs]

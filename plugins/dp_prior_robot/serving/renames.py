@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dp_prior.config import ConfigError
 from dp_prior.tensors.batch import Spec
+
+_LAST_PART = re.compile("[/.]")
+"""Separates the parts of stock clients' names, such as `observation/state`."""
 
 
 def check_renames(renames: Mapping[str, str], spec: Spec) -> None:
@@ -44,3 +48,19 @@ def renamed(request: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str,
         if {name, key} <= {*request} and key not in renames:
             raise ValueError(f"{name!r} and {key!r} are names of one observation; send one of them")
     return {renames.get(key, key): value for key, value in request.items()}
+
+
+def refuse_other_names(request: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Refuse a request that lacks observations and has others of which the names end like theirs.
+
+    Args:
+        keys: of the policy's observations.
+
+    Raises:
+        ValueError: with the options of the server that rename the observations.
+    """
+    missing = [key for key in keys if key not in request]
+    likely = [f"--rename {name}={key}" for key in missing for name in request if _LAST_PART.split(name)[-1] == key]
+    if likely:
+        found = f"observations {', '.join(map(repr, missing))} are missing, and the request has {', '.join(request)}"
+        raise ValueError(f"{found}. Start the server with {' '.join(likely)}, or send the names of the policy")

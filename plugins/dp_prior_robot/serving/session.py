@@ -25,7 +25,7 @@ from dp_prior_client.onboard.action_limits import ActionLimits
 from dp_prior_client.onboard.broker import AgentOptions
 from dp_prior_client.onboard.frame_watch import UNWATCHED
 from dp_prior_client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
-from dp_prior_robot.serving.renames import renamed
+from dp_prior_robot.serving.renames import refuse_other_names, renamed
 
 History = Literal["client", "server"]
 FIELDS = ("episode", "step", "prefix", "delay")
@@ -114,6 +114,7 @@ class Session:
     def _predict(self, request: dict[str, Any]) -> dict[str, Any]:
         fields, policy = _own_fields(request), self.agent.policy
         request = renamed(request, self._renames)
+        refuse_other_names(request, policy.spec.cond_shapes)
         obs = {key: _as_array(value) if key in policy.spec.cond_shapes else value for key, value in request.items()}
         if fields.get("episode", self.agent.episode) != self.agent.episode:
             self.agent.reset(fields["episode"])

@@ -113,7 +113,7 @@ def look(survey: Survey, cameras: Mapping[str, FramesConfig | None]) -> tuple[li
             gaps.append(f"{key}: {error}")
         else:
             strips += camera_strips
-            findings += [*_dark(camera_strips), *frozen(camera_strips, survey)]
+            findings += [*_dark(camera_strips, len(survey.numbers)), *frozen(camera_strips, survey)]
     return strips, [*findings, *find_in_views(views, survey)], gaps
 
 
@@ -296,11 +296,13 @@ def _small(size: tuple[int, int]) -> tuple[int, int]:
     return height, max(1, round(size[1] * height / size[0]))
 
 
-def _dark(strips: list[Strip]) -> Iterator[Finding]:
+def _dark(strips: list[Strip], n_episodes: int) -> Iterator[Finding]:
     """A line for a camera, whether one episode or all are dark."""
     dark = [strip for strip in strips if strip.brightness < DARK]
     if dark:
         count = f" in {len(dark)} of {len(strips)} episodes looked at" if len(strips) > 1 else ""
+        if len(dark) < len(strips) < n_episodes:
+            count += f" (perhaps in others of the {n_episodes - len(strips):,} not looked at)"
         text = f"{dark[0].camera}: frames are dark{count}, {dark[0].brightness:.1f} of 255 on average"
         yield Finding("warning", text, dark[0].episode, code="frames-dark")
 

@@ -152,7 +152,7 @@ def _written_at(place: Path) -> dict[str, Any] | None:
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(n,) of rows."""
-    first, second = first.astype(np.float64), second.astype(np.float64)
+    """(n,) of rows; numbers that are not finite count as 0, so that one row hides no fault of the others."""
+    first, second = (np.nan_to_num(rows.astype(np.float64), posinf=0.0, neginf=0.0) for rows in (first, second))
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return (first * second).sum(1) / np.where(lengths > 0, lengths, 1)

@@ -14,6 +14,7 @@ import numpy as np
 
 from dp_prior.data.errors import first_few
 from dp_prior.data.formats.choice import named, overlaps
+from dp_prior.data.formats.episode_store import misread_ends
 from dp_prior.data.recorded.odd_values import HUGE, OUTLIER_WIDTHS
 from dp_prior.data.recorded.split import USUAL_PARTS
 from dp_prior.files.json_text import readable_json
@@ -333,8 +334,9 @@ def after_the_end(survey: Survey) -> Iterator[Finding]:
     rows = min(map(survey.store.rows, keys), default=end)
     if rows > end:
         text = f"{rows - end:,} rows after the last episode's end, row {end:,}, belong to no episode and are not used"
+        remedy = f"add the end that is missing, {rows:,} perhaps, or cut these rows"
         yield Finding(
-            "error", f"{text}; add the end that is missing, {rows:,} perhaps, or cut these rows", code="rows-after-end"
+            "error", f"{text}{misread_ends(survey.chosen.recorded, rows)}; else {remedy}", code="rows-after-end"
         )
 
 

@@ -67,6 +67,15 @@ def test_rows_that_only_agree_in_sum_are_said(tmp_path):
     assert told(faults(one, folder(tmp_path / "u", {"c": 7})), tmp_path / "i", 8, 7)
 
 
+@pytest.mark.parametrize(("images", "texts"), [("0123", "013"), ("02", "0123"), ("01", "0")])
+def test_a_file_without_its_partner_is_named_where_the_rows_differ(tmp_path, images, texts):
+    one = folder(tmp_path / "i", {f"img_{number}": 4 for number in images})
+    other = folder(tmp_path / "t", {f"text_{number:0>2}": 4 for number in texts})
+    alone = {"0123": "img_2.npy", "02": "text_01.npy"}.get(images)
+    told_files = faults(one, other)
+    assert told(told_files, f"{len(images)} files", len(texts)) and (alone is None or told(told_files, alone))
+
+
 def test_keys_of_both_metadata_are_compared(tmp_path):
     names = [f"{number}.png" for number in range(8)]
     one = folder(tmp_path / "i", {"a_0": 5, "a_1": 3}, names)

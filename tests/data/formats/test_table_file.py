@@ -1,5 +1,7 @@
 """Episodes in CSV and parquet: columns are keys, numbered columns one key."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
@@ -70,9 +72,30 @@ def test_a_table_beside_other_episodes_is_no_episode(tmp_path):
     assert store.episode_ends.tolist() == [5] and told(store.unread()["*.csv"], "take_0.csv")
 
 
+@pytest.mark.parametrize("sign", [",", ";"])
+@pytest.mark.parametrize("head", ["# a0,a1", "#a0,a1", "# by a logger\n# and so on\na0,a1", "# one, two\n\na0,a1"])
+def test_comments_above_the_names_are_skipped_and_names_that_numpy_marks_are_read(head, sign, tmp_path):
+    (tmp_path / "0.csv").write_text(f"{head}\n1,2\n3,4\n".replace(",", sign))
+    np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize("absent", ["NA", "null", " None ", "N/A", "nan"])
+def test_a_word_for_an_absent_number_is_not_finite(absent, tmp_path):
+    (tmp_path / "0.csv").write_text(f"a0,a1\n1,{absent}\n3,4\n")
+    np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, np.nan], [3, 4]])
+
+
+def test_columns_of_an_action_make_a_folder_of_tables_episodes(tmp_path):
+    for number in range(2):
+        (tmp_path / f"{number}.csv").write_text("ee_x,action_x,action_y\n1,2,3\n4,5,6\n")
+    assert kind_of(tmp_path) == "episode_files"
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
+        ("1.5,2\n3,4\n", ("1.5, 2", "q0, q1")),
+        ("# by a logger\n", ("CSV",)),
         ("a0,a1\n1,2\n3\n", ("row 1", "1 cells", "names 2")),
         ("a0,a1\n1,2,3\n4,5,6\n", ("row 0", "3 cells", "names 2")),
         ("a0,a0\n1,2\n", ("2 columns", "'a0'")),
@@ -98,6 +121,42 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path):
 def test_an_empty_cell_is_not_finite(tmp_path):
     (tmp_path / "0.csv").write_text("\ufeffa0, a1\n1,\n3,4\n", encoding="utf-8")
     np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, np.nan], [3, 4]])
+
+
+def test_a_null_is_not_finite_as_pandas_writes_nan(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from pyarrow import parquet
+
+    columns = {"a0": pyarrow.array([1, None], pyarrow.float32()), "a1": pyarrow.array([None, 4], pyarrow.int16())}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "0.parquet")
+    np.testing.assert_array_equal(TableEpisode(tmp_path / "0.parquet").rows("a", 0, 2), [[1, np.nan], [np.nan, 4]])
+
+
+def test_decimals_and_categories_of_other_programs_are_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from pyarrow import parquet
+
+    columns = {
+        "decimal": pyarrow.array([[Decimal("1.25")], [Decimal("-3.5")]]),
+        "level": pyarrow.array([0.5, 0.25]).dictionary_encode(),
+        "word": pyarrow.array(["far", "near"]).dictionary_encode(),
+        "absent": pyarrow.array(["far", None]).dictionary_encode(),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "0.parquet")
+    episode = TableEpisode(tmp_path / "0.parquet")
+    read = {key: episode.rows(key, 0, 2).tolist() for key in episode.layout}
+    assert read == {"decimal": [[1.25], [-3.5]], "level": [0.5, 0.25], "word": ["far", "near"]}
+    assert told(episode.lost["absent"], "row 1", "null")
+
+
+def test_numbered_columns_of_parquet_are_episodes_whatever_the_action_is_called(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="NOT CHECKED: the extra lerobot is not installed")
+    from pyarrow import parquet
+
+    for number in range(2):
+        columns = {f"{key}_{i}": np.arange(4.0) for key in ("joint", "cmd") for i in range(3)}
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{number}.parquet")
+    assert kind_of(tmp_path) == "episode_files"
 
 
 def test_a_column_of_truth_values_is_one_as_pandas_and_others_write_it(tmp_path):

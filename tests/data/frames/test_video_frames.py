@@ -286,6 +286,12 @@ def test_a_short_video_ends_in_the_episode_of_its_first_lost_frame(count, words)
     assert told(wrong_count(count, {"a": 3, "b": 4}, None), f"holds {count} frames", "7 rows", *words)
 
 
+@pytest.mark.parametrize(("count", "how"), [(41, "-frames:v 40"), (42, "-frames:v 40"), (50, "fps="), (120, "fps=")])
+def test_a_video_of_another_rate_is_not_cut_to_its_first_frames(count, how):
+    advice = wrong_count(count, {"a": 40}, None)
+    assert [way for way in ("-frames:v 40", "fps=") if way in advice] == [how]
+
+
 @pytest.mark.parametrize("skip", [0, 1, 4])
 def test_frames_that_are_skipped_are_the_first(tmp_path, skip):
     pytest.importorskip("av")

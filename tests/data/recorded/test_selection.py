@@ -114,6 +114,16 @@ def test_rows_after_the_last_episode_are_left_out_with_a_warning(tmp_path):
     assert data.report()["steps"] == 50
 
 
+@pytest.mark.parametrize(
+    "ends, remedy",
+    [([20, 25, 30], "np.cumsum(lengths)"), ([19, 49, 74], "add 1"), ([20, 50], None)],
+    ids=["lengths", "last rows", "an end is missing"],
+)
+def test_ends_that_are_lengths_or_last_rows_are_asked_about(tmp_path, ends, remedy):
+    warning = create(tmp_path, {**good(), "episode_ends": np.array(ends)}).report()["warnings"][0]
+    assert [hint for hint in ("np.cumsum(lengths)", "add 1") if told(warning, hint)] == [remedy] * (remedy is not None)
+
+
 def test_keys_of_different_length_are_refused(tmp_path):
     arrays = {**good(), "action": good()["action"][:-1]}
     first, second = problems_of(tmp_path, arrays)

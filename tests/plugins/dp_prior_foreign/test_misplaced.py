@@ -35,6 +35,14 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_configuration_in_utf_16_as_powershell_writes_it_is_not_sent_back_to_train(place):
+    text = (place / "mini.json").read_text()
+    (place / "wide.json").write_text(text, encoding="utf-16")
+    with pytest.raises(ConfigError, match=naming("wide.json", "UTF-8")) as caught:
+        read_text(place / "wide.json")
+    assert "dp-prior train" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("path", "parts"),
     [

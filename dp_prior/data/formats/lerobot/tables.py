@@ -38,7 +38,8 @@ def read_columns(path: Path, columns: list[str], optional: Iterable[str] = (), w
 
 
 def to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text: bool = False) -> np.ndarray:
-    """Convert a column of numbers, of equally long lists of numbers, or of texts to (rows, *lengths of the lists)."""
+    """Convert a column of numbers, of equally long lists of numbers, or of texts to (rows, *lengths of the lists);
+    decimals become float64."""
     import pyarrow as pa
 
     values, shape = column.combine_chunks(), [len(column)]
@@ -48,6 +49,10 @@ def to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text:
             raise DataError(str(path), [f"key {key!r}, row {row}: is null; every frame needs a value"])
         if isinstance(values, pa.ExtensionArray):  # such as Array2D, once `datasets` was imported
             values = values.storage
+        if isinstance(values, pa.DictionaryArray):  # categories of pandas
+            values = values.dictionary_decode()
+        if pa.types.is_decimal(values.type):
+            values = values.cast(pa.float64())
         kind = values.type
         if pa.types.is_fixed_size_list(kind):
             shape.append(kind.list_size)

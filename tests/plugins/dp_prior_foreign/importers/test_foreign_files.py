@@ -46,6 +46,14 @@ def test_a_directory_gives_its_files_and_their_hashes(place):
     assert files.revision is None and files.place == str(place.resolve())
 
 
+@pytest.mark.parametrize("wrapped", ["module.{}", "_orig_mod.{}", "_orig_mod.module.{}", "module._orig_mod.{}"])
+def test_names_of_a_network_in_parallel_or_compiled_are_those_of_the_network(place, wrapped):
+    wrapped_tensors = {wrapped.format(name): tensor for name, tensor in TENSORS.items()}
+    wrapped_tensors["net.module._orig_mod.c"] = torch.ones(1)
+    (place / "model.safetensors").write_bytes(save(wrapped_tensors))
+    assert PublishedFiles(str(place)).tensors("model.safetensors").keys() == {*TENSORS, "net.module.c"}
+
+
 @pytest.mark.parametrize("reference", ["me/x", "hf://me/x", "me/x@v1"])
 def test_a_repository_gives_the_same_and_its_commit(hub, reference):
     repo = hub.create("me/x", files=CONTENT)

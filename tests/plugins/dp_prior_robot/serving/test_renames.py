@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior_robot.serving.renames import check_renames, renamed
+from dp_prior_robot.serving.renames import check_renames, refuse_other_names, renamed
 from tests.messages import naming
 from tests.plugins.dp_prior_robot.serving.running import Fake
 
@@ -35,3 +35,11 @@ def test_what_does_not_fit_the_policy_is_refused_with_both_lists():
     ):
         with pytest.raises(ConfigError, match=naming("--rename", *told)):
             check_renames(renames, SPEC)
+
+
+@pytest.mark.parametrize("name", ["observation/pos", "observation.pos", "robot/observation/pos"])
+def test_names_of_stock_clients_are_answered_with_the_options_that_rename_them(name):
+    with pytest.raises(ValueError, match=naming("'pos'", name, f"--rename {name}=pos")):
+        refuse_other_names({name: 0, "prompt": "go"}, ["pos", "front"])
+    for request in ({"pos": 0, name: 1, "front": 0}, {"state": 0}, {"position": 0}, {}):
+        refuse_other_names(request, ["pos", "front"])

@@ -113,6 +113,13 @@ def test_a_dark_camera_is_named_with_its_brightness(tmp_path):
     assert told(found.text, "front", "dark", "3 of 3 episodes", f"{strip.brightness:.1f} of 255")
 
 
+def test_a_dark_episode_among_others_says_how_many_were_not_looked_at(tmp_path):
+    dark = iter([True, False, False, False])
+    seen, _ = seen_of(tmp_path, lambda frames: frames % 10 if next(dark) else frames)
+    _, (found,), _ = look(seen, {"front": FRONT})
+    assert told(found.text, "1 of 3 episodes", "of the 1") and found.episode == 0
+
+
 @pytest.mark.parametrize("stated", [ImageConfig(key="state", size=(8, 12)), None])
 def test_a_key_that_is_no_camera_is_an_error_only_where_a_configuration_names_it(tmp_path, stated):
     strips, (finding,), gaps = look(seen_of(tmp_path)[0], {"state": stated})

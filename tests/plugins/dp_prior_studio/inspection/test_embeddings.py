@@ -65,6 +65,9 @@ def test_texts_of_other_images_are_noticed(tmp_path):
     record, arrays = write(tmp_path)
     np.save(tmp_path / "text" / "0.npy", arrays["text"][::-1])
     assert any(told(text, "no better") for text in found_in(record))
+    arrays["image"][3] = np.inf
+    np.save(tmp_path / "image" / "0.npy", arrays["image"])
+    assert any(told(text, "no better") for text in found_in(record))
 
 
 def test_folders_of_different_length_are_refused_with_their_counts(tmp_path):

@@ -76,6 +76,9 @@ def test_rows_after_the_last_end_are_an_error(tmp_path):
     np.savez(tmp_path / "d.npz", **{key: np.float32(one) for key, one in values.items()}, episode_ends=ENDS[:-1])
     errors = [one for one in find(survey(NpzStoreConfig(path=tmp_path / "d.npz").create())) if one.severity == "error"]
     assert told_each((one.text for one in errors), ("40 rows", "row 360", "no episode"))
+    np.savez(tmp_path / "d.npz", **{key: np.float32(one) for key, one in values.items()}, episode_ends=ENDS - 1)
+    found = find(survey(NpzStoreConfig(path=tmp_path / "d.npz").create()))
+    assert any(told(one.text, "1 rows", "add 1") for one in found if one.severity == "error")
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
