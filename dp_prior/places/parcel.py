@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dp_prior.checkpoints.format import (
-    MANIFEST,
-    FileEntry,
-    Manifest,
-    parse_manifest,
-    read_manifest,
-    verify,
-)
+from dp_prior.checkpoints.format import MANIFEST, FileEntry, Manifest, parse_manifest, read_manifest, verify
 from dp_prior.files.json_text import unseal
 from dp_prior.files.regular_files import read_small
 from dp_prior.places.pointer import Pointer

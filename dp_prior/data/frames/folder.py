@@ -13,14 +13,7 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import VIDEOS, reading
 from dp_prior.data.found_files import by_number
-from dp_prior.data.frames import (
-    FrameContents,
-    FramePart,
-    frame_bytes,
-    frames_per_block,
-    picture_frames,
-    video_frames,
-)
+from dp_prior.data.frames import FrameContents, FramePart, frame_bytes, frames_per_block, picture_frames, video_frames
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.video_frames import declared_frames, read_video, size_of, wrong_count
 from dp_prior.files.regular_files import expanded

@@ -13,13 +13,7 @@ import numpy as np
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import first_few
-from dp_prior.data.samples.order import (
-    INSTRUCTION_CHARACTERS,
-    Successes,
-    SuccessOrder,
-    epoch_order,
-    sorted_by_hash,
-)
+from dp_prior.data.samples.order import INSTRUCTION_CHARACTERS, Successes, SuccessOrder, epoch_order, sorted_by_hash
 
 
 def shares(n: int, weights: Sequence[float]) -> list[int]:
