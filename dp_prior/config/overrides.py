@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,6 +12,8 @@ from pydantic_core import to_jsonable_python
 from dp_prior.config.annotations import Record, child, record_for
 from dp_prior.config.errors import ConfigError, key_text, short
 from dp_prior.config.read import EXTENDS, parse_json
+
+_WORDS = {"True": True, "False": False, "None": None}
 
 
 def rank_of_override(override: str) -> float:
@@ -57,7 +60,8 @@ def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tu
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
-    """The value of an override: parsed as JSON, or the text itself where only text is valid. `null` is always null.
+    """The value of an override: parsed as JSON, or the text itself where only text is valid, or the number or the word
+    that it is in Python where nothing else is valid. `null` is always null.
 
     Raises:
         ConfigError: the text begins like an object or a list, and is neither JSON nor valid as a text.
@@ -70,10 +74,21 @@ def _typed(text: str, annotation: Any, source: str) -> Any:
         if text[:1] in ("{", "[") and not _is_valid(text, annotation):
             example = "--set 'train.lr={\"peak\": 3e-4}'"
             raise ConfigError(source, [f"{error.problems[0]}; write it like {example}"]) from None
-        return text
-    if annotation is None or value is None or isinstance(value, str):
+        value = text
+    if annotation is None or value is None:
         return value
-    return next((candidate for candidate in (value, text) if _is_valid(candidate, annotation)), value)
+    return next((item for item in (value, text, *_in_python(text)) if _is_valid(item, annotation)), value)
+
+
+def _in_python(text: str) -> list[Any]:
+    """The values of a text that is True, False, None, or a finite number such as .001, 1_000 or, for counts, 1e6."""
+    if text in _WORDS:
+        return [_WORDS[text]]
+    try:
+        number = float(text)
+    except ValueError:
+        return []
+    return [int(number), number] if number.is_integer() else [number] * math.isfinite(number)
 
 
 def _is_valid(value: Any, annotation: Any) -> bool:

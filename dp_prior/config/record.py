@@ -76,6 +76,7 @@ class Config(Record):
             raise ConfigError(source, [f"{ORIGINS}: expected an object; found {short(origins)}"])
         cls.complete(data)
         problems = []
+        overrides = [overrides] if isinstance(overrides, str) else overrides  # one, and not its letters
         for override in sorted(overrides, key=rank_of_override):
             try:
                 layers.replaced(apply_override(cls, data, override))

@@ -116,7 +116,7 @@ def test_every_setting_that_lists_values_names_the_nearest():
     ("change", "hint"),
     [
         ("train.shard=modle", '"model"'),
-        ("train.shard=False", "false"),
+        ("train.shard=flase", "false"),
         ("train.shard=MODEL", '"model"'),
         ("train.requeue=ture", "true"),
         ("train.divergence=rollback", '"roll back"'),

@@ -1,5 +1,8 @@
 """An override is typed by the record, and no override undoes another."""
 
+import json
+import operator
+
 import pytest
 
 from dp_prior.config import ConfigError
@@ -26,6 +29,31 @@ def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
     expected = text.strip('"')
     assert read(MINIMAL, f"description={text}").description == expected
     assert read(MINIMAL, f"evaluate.0.name={text}").evaluate[0].name == expected
+
+
+@every(
+    case=[
+        ("learning_rate", ".5", 0.5),
+        ("learning_rate", "1_0.", 10.0),
+        ("task.horizon", "1e3", 1000),
+        ("task.horizon", "1_000", 1000),
+        ("use_ema", "False", False),
+    ]
+)
+def test_a_number_or_word_of_python_is_taken_where_nothing_else_is_valid(case):
+    key, text, expected = case
+    override = f"{key}={text}"
+    run = read(MINIMAL, override)
+    found = operator.attrgetter(key)(run)
+    assert found == expected and type(found) is type(expected)
+    assert read(MINIMAL, f"description={text}").description == text
+    assert Run.from_json(json.dumps(MINIMAL), override) == run  # a text is one override
+
+
+@every(override=["task.horizon=1.5", "learning_rate=inf", "learning_rate=nan", "task.horizon=True", "use_ema=1"])
+def test_what_is_no_number_or_word_of_a_field_is_refused(override):
+    (problem,) = problems(MINIMAL, override)
+    assert told(problem, override.partition("=")[0])
 
 
 def test_an_override_with_null_is_not_the_text_null():
