@@ -221,8 +221,9 @@ class ChunkBroker:
             keys = {*self.reads.observations}
         newest = {}
         for key in keys.intersection(obs):
-            is_text = self.reads.observations[key].kind == "text"
-            newest[key] = np.array(obs[key]) if is_text else self._array(key, obs[key])[-1]
+            read = self.reads.observations[key]
+            value = np.array(obs[key]) if read.kind == "text" else self._array(key, obs[key])
+            newest[key] = value[-1] if value.ndim > len(read.shape) and read.kind != "text" else value
         return newest
 
     def _note(

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -216,6 +217,19 @@ def test_a_chunk_can_be_asked_for_without_history_and_queue():
         agent = Agent(Fake())
         for step in (0, 4, 8):  # the noise of each call is another one
             np.testing.assert_array_equal(robot.infer(history)["chunk"], agent.infer(history, step=step)["chunk"])
+
+
+def test_a_chunk_can_be_asked_for_by_the_newest_observation_alone():
+    """As stock clients do; the server supplies the rest. Checks and logs see this observation, not its last number."""
+    newest, ticks = observations(1, camera=CAMERA)[0], []
+    with running(Fake(camera=CAMERA)) as server, PolicyClient(port=server.port) as robot:
+        robot.recorder = SimpleNamespace(note=ticks.append, end=lambda: None)
+        robot.infer(newest)
+        robot.infer({key: np.stack([value, value]) for key, value in newest.items()})
+    for tick in ticks:
+        for key, value in newest.items():
+            np.testing.assert_array_equal(tick.obs[key], value.astype(tick.obs[key].dtype))
+    assert len(ticks) == 2
 
 
 class AtOnce:
