@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dp_prior.cli.command import IMPORTED, exit_codes
+from dp_prior.files.regular_files import expanded
 
 
 class FiniteRange(click.FloatRange):
@@ -79,7 +80,8 @@ def _value(text: str) -> object:
 
 
 class LocalPath(click.Path):
-    """A path on this machine; refuses a URL, of which a path would make a folder named `s3:` here."""
+    """A path on this machine, with `~` replaced, which no shell replaces in `--out=~/x`; refuses a URL, of which a path
+    would make a folder named `s3:` here."""
 
     def __init__(self, **options: bool):
         super().__init__(path_type=Path, **options)
@@ -87,7 +89,7 @@ class LocalPath(click.Path):
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Path:
         if "://" in str(value):
             self.fail(f"{value} is a URL; expected a path on this machine", param, context)
-        return super().convert(value, param, context)
+        return super().convert(expanded(value), param, context)
 
 
 class ConfigurationFile(LocalPath):

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from dp_prior.cli import main
-from dp_prior.cli.options import FiniteRange
+from dp_prior.cli.options import PATH, FiniteRange
 from tests.cases import every
 from tests.cli.invoked import command
 from tests.messages import told
@@ -70,6 +70,15 @@ def test_a_url_in_the_place_of_a_path_is_told_as_it_was_given_and_makes_no_folde
         done = CliRunner().invoke(main, line.split())
         assert done.exit_code == 2 and told(done.output, "s3://bucket/run", "URL"), done.output
         assert os.listdir(place) == []
+
+
+def test_the_home_directory_is_found_where_no_shell_replaces_its_sign(tmp_path, monkeypatch):
+    """A shell leaves `--html=~/page.html` as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert PATH.convert("~/page.html", None, None) == tmp_path / "page.html"
+    (tmp_path / "mine.json").write_text('{"seed": 0,')
+    done = command("train", "--config_file=~/mine.json")
+    assert done.exit_code == 64 and told(done.output, str(tmp_path / "mine.json"), "not JSON"), done.output
 
 
 @every(text=["nan", "inf", "-inf", "-1", "x"])
