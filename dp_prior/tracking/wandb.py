@@ -55,7 +55,10 @@ class WandbConfig(LoggerRecord):
         import wandb
         from wandb.sdk.lib.wbauth import read_netrc_auth
 
-        settings = wandb.setup().settings
+        try:
+            settings = wandb.setup().settings
+        except ValueError as error:  # of a variable such as WANDB_MODE
+            return [f"{PROBLEM}wandb: {' '.join(str(error).split())}"]
         is_offline = "offline" in (self.mode, settings.mode) or settings.mode == "disabled"
         has_key = settings.api_key or read_netrc_auth(host=settings.base_url)
         remedy = 'set WANDB_API_KEY or run `wandb login`, or set "mode": "offline"'
@@ -149,11 +152,11 @@ class WandbLogger(Logger):
             self._discard()  # a half-started run would still hold the id
             if mode == "offline" or self._is_abandoned:
                 raise
+            self._run = self._init(run, "offline")
             run.report(
                 f"logger 'wandb' could not start ({redact(str(error) or type(error).__name__)}); it writes offline to "
                 f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`"
             )
-            self._run = self._init(run, "offline")
         self._defined: set[str] = set()
         for axis in ("step", "samples_seen"):
             self._run.define_metric(axis, summary="max")
@@ -176,14 +179,6 @@ class WandbLogger(Logger):
         if _process() is None:
             service_token.clear_service_in_env()  # another program's process may still hold the id of a killed run
         config = self._config
-        settings = {
-            "console": "off",  # does not capture our output
-            "silent": True,
-            "disable_code": True,
-            "init_timeout": config.init_timeout_s,
-            "login_timeout": 1.0,  # a background thread cannot prompt for a key
-            "finish_timeout": max(1.0, 0.7 * run.patience_s),
-        }
         limit = threading.Timer(config.init_timeout_s + PATIENCE_S, _kill)
         limit.daemon = True
         self._is_starting = True
@@ -204,7 +199,14 @@ class WandbLogger(Logger):
                 mode=mode,
                 resume="allow",
                 reinit="create_new",
-                settings=wandb.Settings(**settings),
+                settings=wandb.Settings(
+                    console="off",  # does not capture our output
+                    silent=True,
+                    disable_code=True,
+                    init_timeout=config.init_timeout_s,
+                    login_timeout=1.0,  # a background thread cannot prompt for a key
+                    finish_timeout=max(1.0, 0.7 * run.patience_s),
+                ),
             )
         finally:
             limit.cancel()

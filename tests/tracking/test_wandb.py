@@ -317,6 +317,12 @@ wandb.init = after_logging
     assert "Traceback" not in found["stderr"]
 
 
+def test_a_mode_that_wandb_does_not_know_is_said_and_nothing_is_written_offline(tmp_path):
+    found = run(tmp_path, LOG, {}, WANDB_MODE="bogus")
+    lines = "\n".join(found["lines"])
+    assert "bogus" in lines and "writes offline" not in lines and not list(tmp_path.glob("wandb/offline-run-*"))
+
+
 @pytest.mark.slow
 def test_a_run_that_ends_while_the_server_is_still_looked_for_ends_at_once(tmp_path):
     found = run(
@@ -466,3 +472,8 @@ def test_a_missing_key_is_a_problem_of_the_check_unless_nothing_is_sent(tmp_path
     netrc.unlink()
     (line,) = tracker.check()
     assert line.startswith(PROBLEM)
+    monkeypatch.undo()
+    monkeypatch.setenv("WANDB_MODE", "bogus")
+    wandb.teardown()
+    (line,) = tracker.check()
+    assert line.startswith(PROBLEM) and told(line, "mode", "'bogus'", "'offline'")
