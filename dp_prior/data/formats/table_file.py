@@ -66,7 +66,7 @@ class TableEpisode(EpisodeArrays):
 
 def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read the columns by the names in the first line, as texts where a cell is no number; no column is lost."""
-    with reading(path), decoding(path, "is not a readable CSV file"):
+    with reading(path), decoding(path, "is not a readable CSV file, saved as UTF-8"):
         check_regular(path, path.stat().st_mode)
         with path.open("rb") as stream:
             encoding = "utf-16" if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"

@@ -195,6 +195,12 @@ def test_dialects_of_tables_hold_the_same_numbers(tmp_path, separator, comma, en
     np.testing.assert_array_equal(episode.rows("action", 0, 6), numbers[:, 2])
 
 
+def test_a_table_in_another_encoding_names_the_one_to_save_it_in(tmp_path):
+    (tmp_path / "a.csv").write_bytes("länge,action\n1,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=naming("a.csv", "saved as UTF-8", "0xe4")):
+        _ = TableEpisode(tmp_path / "a.csv").layout
+
+
 @pytest.mark.parametrize("rows", ["1,2,3\n", "1,2,3\n4,5,6\n"])
 def test_a_line_of_units_below_the_names_is_the_cause_that_is_told(tmp_path, rows):
     path = tmp_path / "a.csv"
