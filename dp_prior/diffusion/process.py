@@ -291,12 +291,13 @@ class DiffusionProcess(nn.Module):
 
     def _split(self, output: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
         """The prediction and the raw variance, float32."""
-        if self.output_factor == 1 and output.shape == x_t.shape:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output)
+        if self.output_factor == 1 and shape == x_t.shape:
             return output.float(), None
         expected = (*x_t.shape[:-1], x_t.shape[-1] * self.output_factor)
-        if output.shape != expected:
+        if shape != expected:
             raise ValueError(
-                f"the network returned shape {tuple(output.shape)} for x of shape {tuple(x_t.shape)}, but variance "
+                f"the network returned shape {shape} for x of shape {tuple(x_t.shape)}, but variance "
                 f"{self.config.variance.type!r} needs {expected}; build it with output factor {self.output_factor}"
             )
         return output.float().chunk(2, -1)

@@ -14,6 +14,7 @@ from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
 from dp_prior.tensors.randomness import Randomness
 from tests.cases import every
 from tests.diffusion.sampling import sample_of
+from tests.messages import naming
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
 
@@ -36,6 +37,13 @@ def example(batch=6, horizon=5, width=2):
 
 def network(x_t, t):
     return torch.tanh(x_t + t.view(-1, 1, 1) / 100)
+
+
+@every(output=[None, (torch.zeros(6, 5, 2),), {"sample": torch.zeros(6, 5, 2)}])
+def test_a_network_that_returns_no_tensor_is_named(output):
+    x_0, mask = example()
+    with pytest.raises(ValueError, match=naming("network", type(output).__name__, "(6, 5, 2)")):
+        DiffusionProcess(config()).loss(lambda x_t, t: output, x_0, mask, rows(6))
 
 
 @every(weighting=["uniform", "min_snr"], objective=OBJECTIVES)
