@@ -73,9 +73,7 @@ class GymConfig(EnvRecord):
     def modules(self) -> tuple[str, ...]:
         """The modules that simulate, for the environment's fingerprint: gymnasium, the environment's own module, and
         the usual engine."""
-        import gymnasium
-
-        entry = gymnasium.spec(self.id).entry_point
+        entry = self.registration().entry_point
         maker = entry if isinstance(entry, str) else entry.__module__
         return "gymnasium", maker.partition(".")[0].partition(":")[0], "mujoco"
 

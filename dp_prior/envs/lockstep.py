@@ -86,7 +86,7 @@ class Lockstep:
         self._success = np.full(n, np.nan)
         self._stage = np.full(n, "", dtype="<U32")
         self._score = np.full(n, -np.inf if self._rule == "max" else 0.0)
-        return self._observations()
+        return stacked(self._rows)
 
     def step(self, actions: np.ndarray) -> EnvStep:
         n = len(self._rows)
@@ -111,7 +111,7 @@ class Lockstep:
         info = {"score": self._score.copy(), "success": self._success.copy()}
         if (self._stage != "").any():
             info["stage"] = self._stage.copy()
-        return EnvStep(self._observations(), reward, self._done.copy(), info)
+        return EnvStep(stacked(self._rows), reward, self._done.copy(), info)
 
     def render(self, rows: Sequence[int]) -> np.ndarray:
         return np.stack([_as_rgb(self.envs[row].render()) for row in rows])
@@ -127,7 +127,7 @@ class Lockstep:
         """Update score, success and stage of a row."""
         self._stage[row] = info.get("stage", self._stage[row])
         reported = info.get("is_success", info.get("success"))
-        reported = None if reported != reported else reported  # NaN stands for an unknown success
+        success = np.nan if reported is None else np.sign(abs(_as_number(reported, "success")))  # NaN if unknown
         if self._rule == "sum":
             self._score[row] += reward
         elif self._rule == "max":
@@ -135,21 +135,18 @@ class Lockstep:
         elif self._rule == "last":
             self._score[row] = self._score[row] if np.isnan(self._score[row]) else reward
         else:
-            self._score[row] = max(self._score[row], float(bool(reported)))
-        solved = reported if self._success_score is None else self._score[row] >= self._success_score
-        if solved is not None:
-            self._success[row] = np.fmax(self._success[row], float(bool(solved)))  # a solved episode stays solved
-
-    def _observations(self) -> dict[str, np.ndarray]:
-        return stacked(self._rows)
+            self._score[row] = np.fmax(self._score[row], success)
+        if self._success_score is not None:
+            success = float(self._score[row] >= self._success_score)
+        self._success[row] = np.fmax(self._success[row], success)  # a solved episode stays solved
 
 
-def _as_number(reward: Any) -> float:
-    """Convert a reward, also in an array of one number, to a float."""
-    array = np.asarray(reward)
+def _as_number(value: Any, name: str = "reward") -> float:
+    """Convert a reward or a success, also in an array of one number, to a float."""
+    array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        finding = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(reward)
-        raise ValueError(f"the environment's reward is {finding}; expected a number; let its step return one")
+        finding = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(value)
+        raise ValueError(f"the environment's {name} is {finding}; expected a number; let its step return one")
     return float(array.item())
 
 

@@ -165,8 +165,8 @@ class RolloutConfig(EvaluatorRecord):
         for place, keys in (("relative_to", {task.relative_to}), ("arms", arm_keys(task.arms))):
             for key in sorted(keys & set(self.blind)):
                 yield f"blind names {key!r}, which actions are relative to (task.{place}); remove it"
-        seeing = [encoder for encoder in task.encoders.values() if "image" in encoder.reads]
-        if self.show == "keypoints" and seeing and not any(map(_has_keypoints, seeing)):
+        pools = {getattr(encoder, "pool", None) for encoder in task.encoders.values() if "image" in encoder.reads}
+        if self.show == "keypoints" and pools and "spatial_softmax" not in pools:
             yield "show is 'keypoints', but no encoder is a resnet with pool 'spatial_softmax'; set it to 'camera'"
 
     def rollouts(self) -> RolloutConfig:
@@ -268,7 +268,3 @@ class RolloutConfig(EvaluatorRecord):
     def shows_cameras(self, spec: Spec | None) -> bool:
         """Whether films show the camera frames of a policy of this spec, rather than the environment's picture."""
         return bool(spec.cameras) if self.show is None and spec else self.show in ("camera", "keypoints")
-
-
-def _has_keypoints(encoder: Any) -> bool:
-    return getattr(encoder, "pool", None) == "spatial_softmax"

@@ -92,7 +92,7 @@ class RolloutEvaluator(WritingEvaluator):
         config = self.config
         rows["success"] = with_failures(rows["success"])
         scores, successes, limits = rows["score"], rows["success"], config.score_range
-        beyond = scores[abs(scores - scores.clip(*limits)) > 1e-6]
+        beyond = scores[~(abs(scores - scores.clip(*limits)) <= 1e-6) & ~rows["broken"]]
         if len(beyond):
             fault = f"environment {config.env.type!r} states scores from {limits[0]:g} to {limits[1]:g}, but gave"
             remedy = "no interval is clipped to these; correct score_range of its record, or its score"
@@ -156,9 +156,11 @@ class RolloutEvaluator(WritingEvaluator):
         def run(episodes: range) -> np.ndarray:
             try:
                 return rollouts.run(episodes, film if 0 in episodes else None, ranks)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 seeds = config.first_seed + episodes[0], config.first_seed + episodes[-1]
                 error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
+                if isinstance(error, SystemExit):
+                    raise RuntimeError(f"the environment called sys.exit({error.code!r})") from error
                 raise
 
         return run_blocks(run, config.n_episodes, block, rollouts.columns, ranks, config.name)

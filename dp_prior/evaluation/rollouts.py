@@ -122,7 +122,7 @@ class _Episodes:
         rows["score"] = np.where(self.broken, np.nan, self.scores)
         rows["success"] = np.where(self.broken, self.successes * 0.0, self.successes)  # unknown stays unknown
         rows["solved_at"] = np.where(self.broken, np.nan, self.solved_at)
-        rows["steps"], rows["stage"] = self.steps, self.stages
+        rows["steps"], rows["stage"], rows["broken"] = self.steps, self.stages, self.broken
         return rows
 
 
@@ -153,8 +153,8 @@ class Rollouts:
         """Of the rows of `run`: `solved_at` is the step of the first success, NaN without one, and `motion` has the
         measures of each signal; texts are empty where the environment gives none."""
         numbers = [(name, float) for name in ("score", "success", "steps", "solved_at")]
-        texts = [("stage", f"U{STAGE_CHARACTERS}"), ("instruction", f"U{INSTRUCTION_CHARACTERS}")]
-        return np.dtype([("episode", int), *numbers, ("motion", float, len(self.followed) * len(MEASURES)), *texts])
+        others = [("broken", bool), ("stage", f"U{STAGE_CHARACTERS}"), ("instruction", f"U{INSTRUCTION_CHARACTERS}")]
+        return np.dtype([("episode", int), *numbers, ("motion", float, len(self.followed) * len(MEASURES)), *others])
 
     def run(
         self,

@@ -151,6 +151,18 @@ def test_a_reward_may_be_an_array_of_one_number_and_what_is_none_is_named():
             env.step(np.zeros((1, 1)))
 
 
+@pytest.mark.parametrize("score", ["sum", "success"])
+@pytest.mark.parametrize(
+    ("success", "named"), [({"task": False}, "'task'"), ("False", "'False'"), (np.array([True, False]), "bool")]
+)
+def test_a_success_that_is_no_number_is_named_and_counts_for_nothing(score, success, named):
+    """robomimic's environments answer {"task": False}, which is true in Python."""
+    env = lockstep(score=score, rewards=[1.0], news=lambda age: {"is_success": success})
+    env.reset([9])
+    with pytest.raises(ValueError, match=naming("success", named, "number")):
+        env.step(np.zeros((1, 1)))
+
+
 def test_an_episode_may_end_with_an_array_of_one_truth():
     env = lockstep()
     env.envs[0].step = lambda action: (0.0, 1.0, np.array([False]), np.array([True]), {})

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.episode_metrics import worst_tenth
 from dp_prior.evaluation.interval import mean_interval, share_interval, share_posterior
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.evaluation.rollouts import _Episodes
 from dp_prior.job.accelerator import make_accelerator
 from dp_prior.job.ranks import Ranks
 from dp_prior_studio.pages.evaluation_report import is_fingerprint
@@ -198,6 +200,26 @@ def test_no_interval_is_clipped_to_limits_that_a_score_exceeds(monkeypatch, capl
     assert told(caplog.text, "'toy'", "from {:g} to {:g}".format(*limits), "score_range")
     assert found["rollout/score"] == right["rollout/score"]
     assert found["rollout/score_ci_low"] <= found["rollout/score"] <= found["rollout/score_ci_high"]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_score_of_nan_is_the_fault_of_an_environment_whose_actions_were_finite(monkeypatch, caplog, is_broken):
+    take = _Episodes.take
+
+    def take_nan(block, step):
+        take(block, step)
+        block.scores, block.broken = block.scores * np.nan, block.broken | is_broken
+
+    monkeypatch.setattr(_Episodes, "take", take_nan)
+    assert math.isnan(measure().metrics["rollout/score"])
+    assert told(caplog.text, "'toy'", "nan", "score") != is_broken
+
+
+def test_an_environment_that_exits_is_an_error_that_names_its_seeds(monkeypatch):
+    monkeypatch.setattr(Toy, "step", lambda self, actions: sys.exit(3))
+    with pytest.raises(RuntimeError, match=naming("environment", "sys.exit(3)")) as caught:
+        measure()
+    assert told("".join(caught.value.__cause__.__notes__), "'rollout'", "seeds")
 
 
 def test_seconds_to_success_are_those_of_the_rate_of_the_data_and_else_of_the_environment():

@@ -300,11 +300,14 @@ def test_a_broken_episode_has_no_score_and_is_not_solved_where_success_is_known(
     block.scores, block.successes = np.array([0.5, 0.7, 0.9]), np.array([1.0, 1.0, np.nan])
     block.solved_at, block.broken = np.array([4.0, 5.0, np.nan]), np.array([False, True, True])
     rows = block.rows(
-        np.dtype([(name, float) for name in ("score", "success", "steps", "solved_at")] + [("stage", "U9")])
+        np.dtype(
+            [(name, float) for name in ("score", "success", "steps", "solved_at")] + [("stage", "U9"), ("broken", bool)]
+        )
     )
     np.testing.assert_array_equal(rows["score"], [0.5, np.nan, np.nan])
     np.testing.assert_array_equal(rows["success"], [1, 0, np.nan])
     np.testing.assert_array_equal(rows["solved_at"], [4, np.nan, np.nan])
+    assert rows["broken"].tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize("fps", [None, 25.0])
