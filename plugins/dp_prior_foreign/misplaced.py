@@ -102,6 +102,8 @@ def _nearest(path: Path, expected: str) -> str | None:
     found = _corrected(path)
     if found is not None:
         return f"Did you mean {found}?"
+    if len(path.parts) == 2 and not path.parent.exists():
+        return f"A checkpoint on the Hub is read as hf://{path}"
     runs = _runs_in(path.parent)
     return f"In {path.parent} there are the runs: {_listed(runs)}." if runs else None
 

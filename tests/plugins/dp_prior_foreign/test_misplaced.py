@@ -69,6 +69,8 @@ def test_a_path_without_a_configuration_names_the_remedy(path, parts, place):
         ("runs/toi", ("runs/toy",)),
         ("run/toy", ("runs/toy",)),
         ("runs/zzzz", ("toy", "other")),
+        ("me/pusht", ("Hub", "hf://me/pusht")),
+        ("me/pusht@latest", ("Hub", "hf://me/pusht")),
         ("runs", ("toy", "other")),
         ("runs/toy", ("dp-prior checkpoints", "verify runs/toy")),
         ("runs/toy/config.json", ("runs/toy",)),
