@@ -84,14 +84,7 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
             settings, or copy checkpoints to the same place.
     """
     base, overrides = TrainConfig.from_json_path(config_file, overrides), tuple(overrides)
-    values = dict(parse_varied(text) for text in varied)
-    counts = Counter(text.partition("=")[0] for text in varied)
-    repeated = [key for key in values if counts[key] > 1]
-    reserved = [key for key in values if key in ("seed", "tracker.data_path")]
-    problems = [f"names {key} twice; give all its values at once" for key in repeated]
-    problems += [f"names {key}; use --seeds, and directories are named by the sweep" for key in reserved]
-    if problems:
-        raise ConfigError("--vary", problems)
+    values = _values(varied)
     short = {key: key.rpartition(".")[2] for key in values}
     names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     planned: list[Trial] = []
@@ -104,6 +97,29 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
             trial_overrides += [f"seed={seed}", f"tracker.data_path={json.dumps(place)}"]
             changes = (*overrides, *trial_overrides)
             planned.append(Trial(config_file, TrainConfig.from_json_path(config_file, changes), changes))
+    _check_apart(planned, base)
+    return planned
+
+
+def _values(varied: Iterable[str]) -> dict[str, list[str]]:
+    """The values by their keys.
+
+    Raises:
+        ConfigError: a key is named twice, or is the sweep's to set.
+    """
+    pairs = [parse_varied(text) for text in varied]
+    values = dict(pairs)
+    counts = Counter(key for key, _ in pairs)
+    problems = [f"names {key} twice; give all its values at once" for key in values if counts[key] > 1]
+    reserved = [key for key in values if key in ("seed", "tracker.data_path")]
+    problems += [f"names {key}; use --seeds, and directories are named by the sweep" for key in reserved]
+    if problems:
+        raise ConfigError("--vary", problems)
+    return values
+
+
+def _check_apart(planned: list[Trial], base: TrainConfig) -> None:
+    """Raises ConfigError if two trials have one directory, equal settings, or one place for their copies."""
     places = [trial.config.tracker.directory for trial in planned]
     if double := _shared([[place] for place in places]):
         remedy = "name each value once, and none that differ in case or signs alone, such as a/b and a_b"
@@ -115,7 +131,6 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
     if double := _shared([_copies(trial.config) for trial in planned]):
         remedy = "name a place relative to the run directory, such as copies/best"
         raise ConfigError("tracker.save", [f"two trials would replace each other's copies in {double}; {remedy}"])
-    return planned
 
 
 def slurm_array(planned: list[Trial], modules: Iterable[str], directory: Path) -> str:
