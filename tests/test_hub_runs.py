@@ -220,6 +220,7 @@ def test_no_trouble_of_the_hub_costs_training_anything_and_push_ends_it(tmp_path
 def test_a_time_limit_holds_whatever_a_place_does(tmp_path, hub, process):
     """SLURM kills what is late, and what is killed is not put back into the queue."""
     hub.fail("any", times=999, silent=True)
+    train(write(tmp_path, tracker__save=[{**SAVER, "drain_s": 0.1}], train__steps=5))  # a checkpoint waits
     saver = {**SAVER, "drain_s": 1e5}
     done = train(write(tmp_path, tracker__save=[saver], train__max_runtime="2s", train__steps=10**6))
     assert done.exit_code == 75, done.output

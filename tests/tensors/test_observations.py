@@ -69,7 +69,7 @@ def test_a_value_that_is_not_finite_is_named_by_every_caller(policy, caller, gli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"b": None}, ("'b'", "object")),
+        ({"b": None}, ("'b'", "numbers")),
         ({"b": "text"}, ("'b'", "<U4")),
         ({"b": [[[1], [2, 3]]] * 3}, ("'b'", "inhomogeneous")),
         ({"a": np.ones((3, 4))}, ("'a'", 4, 3)),
