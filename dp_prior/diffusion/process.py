@@ -291,16 +291,15 @@ class DiffusionProcess(nn.Module):
 
     def _split(self, output: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
         """The prediction and the raw variance, float32."""
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output)
-        if self.output_factor == 1 and shape == x_t.shape:
-            return output.float(), None
         expected = (*x_t.shape[:-1], x_t.shape[-1] * self.output_factor)
-        if shape != expected:
+        if not isinstance(output, Tensor):
+            raise ValueError(f"the network returned a {type(output).__name__}; expected a tensor of shape {expected}")
+        if output.shape != expected:
             raise ValueError(
-                f"the network returned shape {shape} for x of shape {tuple(x_t.shape)}, but variance "
+                f"the network returned shape {tuple(output.shape)} for x of shape {tuple(x_t.shape)}, but variance "
                 f"{self.config.variance.type!r} needs {expected}; build it with output factor {self.output_factor}"
             )
-        return output.float().chunk(2, -1)
+        return (output.float(), None) if self.output_factor == 1 else output.float().chunk(2, -1)
 
     @torch.no_grad()
     def _first_estimate(

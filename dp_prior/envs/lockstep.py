@@ -92,13 +92,8 @@ class Lockstep:
         n = len(self._rows)
         wanted = check_actions(actions, n, self.action_dim)
         actions = np.clip(wanted, self._low, self._high)
-        width = self._high - self._low
-        far = (width > 0) & (np.abs(wanted - actions) > (FAR_HALF_RANGES - 1) / 2 * width)
-        if far.any() and not self._is_far_told:
-            self._is_far_told = True
-            row, number = np.argwhere(far)[0]
-            limits = f"{self._low[number]:g} to {self._high[number]:g}, to which it is clipped; another unit?"
-            log.warning(f"action dimension {number} is {wanted[row, number]:g}, but the environment takes {limits}")
+        if not self._is_far_told:
+            self._tell_far(wanted, actions)
         actions = (np.rint(actions) if self._dtype.kind in "iu" else actions).astype(self._dtype)
         reward = np.zeros(n)
         self._steps += 1
@@ -120,6 +115,14 @@ class Lockstep:
         for env in self.envs:
             env.close()
 
+    def _tell_far(self, wanted: np.ndarray, clipped: np.ndarray) -> None:
+        """Warn of the first action (n, action_dim) far beyond the limits, to which it is clipped."""
+        width = self._high - self._low
+        for row, number in np.argwhere((width > 0) & (abs(wanted - clipped) > (FAR_HALF_RANGES - 1) / 2 * width))[:1]:
+            self._is_far_told = True
+            limits = f"{self._low[number]:g} to {self._high[number]:g}, to which it is clipped; another unit?"
+            log.warning(f"action dimension {number} is {wanted[row, number]:g}, but the environment takes {limits}")
+
     def _watched(self, raw: Any, row: int) -> dict[str, np.ndarray]:
         return self._draw(raw) if self.is_watched or row < self.n_filmed else {}
 
@@ -127,7 +130,8 @@ class Lockstep:
         """Update score, success and stage of a row."""
         self._stage[row] = info.get("stage", self._stage[row])
         reported = info.get("is_success", info.get("success"))
-        success = np.nan if reported is None else np.sign(abs(_as_number(reported, "success")))  # NaN if unknown
+        success = np.nan if reported is None else _as_number(reported, "success")  # NaN if unknown
+        success = success if np.isnan(success) else float(success != 0)
         if self._rule == "sum":
             self._score[row] += reward
         elif self._rule == "max":

@@ -53,8 +53,8 @@ def _first_difference(first: EmbeddingFolder, partner: EmbeddingFolder) -> str:
     paths, partner_paths = first.rows.paths, partner.rows.paths
     if len(paths) != len(partner_paths):
         longer, shorter = sorted((paths, partner_paths), key=len, reverse=True)
-        numbered = dict(zip(_numbers(longer), longer, strict=True))
-        alone = next((path for number, path in numbered.items() if number not in _numbers(shorter)), None)
+        numbers, numbered = {*_numbers(shorter)}, zip(_numbers(longer), longer, strict=True)
+        alone = next((path for number, path in numbered if number not in numbers), None)
         files = f"{first.path} has {len(paths)} files, {partner.path} {len(partner_paths)}"
         return files if alone is None or len(shorter) < 2 else f"{files}, none of which belongs to {alone}"
     place = int((first.rows.counts != partner.rows.counts).argmax())

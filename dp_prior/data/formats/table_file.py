@@ -66,7 +66,7 @@ class TableEpisode(EpisodeArrays):
 
 def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read the columns by the names in the first line, as texts where a cell is no number; no column is lost."""
-    with reading(path), decoding(path, "is not a readable CSV file, saved as UTF-8"):
+    with reading(path), decoding(path, "is not a readable CSV file in UTF-8"):
         check_regular(path, path.stat().st_mode)
         with path.open("rb") as stream:
             encoding = "utf-16" if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
@@ -76,7 +76,8 @@ def _csv(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             names, *rows = _without_comments([row for row in csv.reader(stream, delimiter=separator) if row])
     if separator != ",":
         rows = [[_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row] for row in rows]
-    if any(names) and all(map(_is_number, names)):
+    is_counted = [*filter(None, names)] == [*map(str, range(sum(map(bool, names))))]  # 0, 1, ... by pandas
+    if all(map(_is_number, names)) and not is_counted:
         problem = f"the first line holds {first_few(names, 3)}, all numbers; expected the names of the columns"
         raise DataError(str(path), [f"{problem}, such as q0, q1, action0: write them above"])
     if len(rows) > 1 and not any(map(_is_number, rows[0])) and all(map(_is_number, rows[1])):
@@ -95,7 +96,7 @@ def _without_comments(lines: list[list[str]]) -> list[list[str]]:
     """Drop the lines at the top that begin with #, except for names of columns as `numpy.savetxt` writes them."""
     while lines and lines[0][0].startswith("#"):
         first, *lines = lines
-        if lines and len(first) == len(lines[0]) > 1 and all(map(_is_number, lines[0])):
+        if lines and len(first) == len(lines[0]) > 1 and any(map(_is_number, lines[0])):
             return [[first[0].lstrip("# "), *first[1:]], *lines]
     return lines
 

@@ -77,11 +77,10 @@ class FolderFrames:
         entries = [entry if file is None else entry / file for entry in _listed(self.root)]
         is_whole = len(entries) == recorded
         entries = [entries[number] for number in self._numbers] if is_whole else entries
-        if not all(entry.suffix.lower() in VIDEOS for entry in entries):
-            for entry in entries:
-                if not entry.is_dir():
-                    expected = f"expected a folder or a video per episode and nothing else; {OWN_FOLDER}"
-                    raise DataError(str(self.root), [f"holds {entry.name!r}; {expected}"])
+        are_videos = all(entry.suffix.lower() in VIDEOS for entry in entries)
+        if not are_videos and (odd := [entry.name for entry in entries if not entry.is_dir()]):
+            expected = f"expected a folder or a video per episode and nothing else; {OWN_FOLDER}"
+            raise DataError(str(self.root), [f"holds {odd[0]!r}; {expected}"])
         if missing := [f"{entry}: no such file" for entry in entries if not entry.exists()]:
             raise DataError(str(self.root), missing)
         if not is_whole:

@@ -195,8 +195,8 @@ def wrong_count(count: int, lengths: dict[str, int], per_row: int | None, noun: 
             ending = f"it ends in episode {name} after {count - end} of {length} {noun}"
             return f"{problem}: {ending}. Copy the file again{left_out}"
         end += length
-    is_slower = count > rows + max(1, rows // 20)  # the rows; the first frames would show the first part of the time
-    how = "-vf fps=ROWS_PER_SECOND" if is_slower else f"-frames:v {rows}"
+    # Of a faster video as many frames as rows end long before the episode.
+    how = "-vf fps=ROWS_PER_SECOND" if count > rows + max(1, rows // 20) else f"-frames:v {rows}"
     return f"{problem}. Encode it again with one frame per row, such as by ffmpeg -i OLD {how} NEW"
 
 

@@ -79,6 +79,19 @@ def test_comments_above_the_names_are_skipped_and_names_that_numpy_marks_are_rea
     np.testing.assert_array_equal(TableEpisode(tmp_path / "0.csv").rows("a", 0, 2), [[1, 2], [3, 4]])
 
 
+def test_names_that_numpy_marks_stay_above_texts(tmp_path):
+    (tmp_path / "0.csv").write_text("#t,phase,a0,a1\n0,lift,1,2\n1,lift,3,4\n")
+    table = TableEpisode(tmp_path / "0.csv")
+    np.testing.assert_array_equal(table.rows("a", 0, 2), [[1, 2], [3, 4]])
+    assert table.rows("t", 0, 2).tolist() == [0, 1] and table.rows("phase", 0, 2).tolist() == ["lift", "lift"]
+
+
+@pytest.mark.parametrize("head", ["0,1", ",0"])
+def test_numbers_of_columns_that_pandas_writes_in_place_of_names_are_names(head, tmp_path):
+    (tmp_path / "0.csv").write_text(f"{head}\n1,2\n3,4\n")
+    assert TableEpisode(tmp_path / "0.csv").rows(head[-1], 0, 2).tolist() == [2, 4]
+
+
 @pytest.mark.parametrize("absent", ["NA", "null", " None ", "N/A", "nan"])
 def test_a_word_for_an_absent_number_is_not_finite(absent, tmp_path):
     (tmp_path / "0.csv").write_text(f"a0,a1\n1,{absent}\n3,4\n")
@@ -197,7 +210,7 @@ def test_dialects_of_tables_hold_the_same_numbers(tmp_path, separator, comma, en
 
 def test_a_table_in_another_encoding_names_the_one_to_save_it_in(tmp_path):
     (tmp_path / "a.csv").write_bytes("länge,action\n1,2\n".encode("latin-1"))
-    with pytest.raises(DataError, match=naming("a.csv", "saved as UTF-8", "0xe4")):
+    with pytest.raises(DataError, match=naming("a.csv", "UTF-8", "0xe4")):
         _ = TableEpisode(tmp_path / "a.csv").layout
 
 
