@@ -84,6 +84,8 @@ ENTRY_POINTS = {
     "dp_prior.writers": [
         "lerobot = dp_prior_foreign.writers.lerobot_writer",
         "npz = dp_prior_foreign.writers.npz_writer",
+        "robomimic = dp_prior_foreign.writers.robomimic_writer",
+        "zarr = dp_prior_foreign.writers.zarr_writer",
     ],
     "dp_prior.compilers": ["network = dp_prior_robot.compiled_network:compile_network"],
     "dp_prior.runtimes": ["onnxruntime = dp_prior_robot.export.onnx_runtime:accelerate"],

@@ -5,16 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.files.entry_points import entry_points, loaded
-
-if TYPE_CHECKING:
-    from dp_prior.data.formats.recording import Recording
 
 
 class RolloutNeeds(NamedTuple):
@@ -92,9 +89,12 @@ class EpisodeStoreRecord(Config):
         """
         raise ConfigError("--salvage", [f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"])
 
-    def write(self, recording: Recording) -> None:
+    def write(self, recording: Any) -> None:
         """Write a new data set, which appears at `path` only when complete and on disk; by default by `write` of the
         module that the entry point `dp_prior.writers` of this type names.
+
+        Args:
+            recording: the whole content of another data set, a `dp_prior_foreign.recording.Recording`.
 
         Raises:
             DataError: the source is damaged, or the format cannot hold its content.
@@ -114,7 +114,7 @@ class EpisodeStoreRecord(Config):
         """Lines about the needs that the format's own program for robots does not meet; empty by default."""
         return []
 
-    def losses(self, recording: Recording) -> list[str]:
+    def losses(self, recording: Any) -> list[str]:
         """Lines about the content of a recording that `write` does not keep; by default those of the writer."""
         writer = self._writer()
         return [] if writer is None else writer.losses(self, recording)
