@@ -78,7 +78,7 @@ class EpisodeStoreRecord(Config):
 
     def salvage(self, left_out: Collection[str]) -> tuple[EpisodeStore, list[str]]:
         """Open the intact episodes of a data set that was cut off while being recorded, with lines about the other
-        episodes.
+        episodes; by default by the function that the entry point `dp_prior.salvagers` of this type names.
 
         Args:
             left_out: keys that need not be intact.
@@ -87,7 +87,11 @@ class EpisodeStoreRecord(Config):
             ConfigError: the format has no such reader.
             DataError: no episode is intact.
         """
-        raise ConfigError("--salvage", [f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"])
+        salvage = self._joined("salvagers")
+        if salvage is None:
+            problem = f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"
+            raise ConfigError("--salvage", [problem])
+        return salvage(self, left_out)
 
     def write(self, recording: Any) -> None:
         """Write a new data set, which appears at `path` only when complete and on disk; by default by `write` of the
@@ -100,7 +104,7 @@ class EpisodeStoreRecord(Config):
             DataError: the source is damaged, or the format cannot hold its content.
             ImportError: a package that writes the format is not installed.
         """
-        writer = self._writer()
+        writer = self._joined("writers")
         if writer is None:
             raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])
         writer.write(self, recording)
@@ -116,9 +120,9 @@ class EpisodeStoreRecord(Config):
 
     def losses(self, recording: Any) -> list[str]:
         """Lines about the content of a recording that `write` does not keep; by default those of the writer."""
-        writer = self._writer()
+        writer = self._joined("writers")
         return [] if writer is None else writer.losses(self, recording)
 
-    def _writer(self) -> Any:
-        """The module that an installed package offers for this format; None without one."""
-        return next(map(loaded, entry_points("writers", name=self.type)), None)
+    def _joined(self, group: str) -> Any:
+        """What an installed package offers for this format by an entry point of a group; None without one."""
+        return next(map(loaded, entry_points(group, name=self.type)), None)
