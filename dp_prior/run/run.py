@@ -109,7 +109,9 @@ class Run:
         farewell_s = min(parts.config.tracker.farewell_s, max(0.0, end - self._start_time) / 10)
         stop.deadline = Deadline(end - farewell_s)
         requests = stop_requests(stop, launch_marks()) if self._watches_requests else contextlib.nullcontext()
-        parts.ranks.decide(lambda: check_start(parts.config, parts.directory, resume))  # leaves no directory
+        parts.ranks.decide(
+            lambda: check_start(parts.config, parts.directory, resume)
+        )  # a refused start leaves no directory
         try:
             with parts.place.explaining(), requests, parts.watched(), parts.services() as services:
                 checkpoint = self._find_checkpoint(services, resume, allow_changes)
@@ -143,7 +145,7 @@ class Run:
         return checkpoint
 
     def _finds_new_savers(self) -> bool:
-        """Whether the configuration has a saver that the previous start did not have."""
+        """Whether the configuration has a saver that the previous start, whose configuration is stored, lacked."""
         before = read_object(self.parts.directory / CONFIG).get("tracker", {}).get("save", [])
         return any(saver not in before for saver in self.parts.config.to_document()["tracker"]["save"])
 
