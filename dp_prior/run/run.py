@@ -109,9 +109,8 @@ class Run:
         farewell_s = min(parts.config.tracker.farewell_s, max(0.0, end - self._start_time) / 10)
         stop.deadline = Deadline(end - farewell_s)
         requests = stop_requests(stop, launch_marks()) if self._watches_requests else contextlib.nullcontext()
-        parts.ranks.decide(
-            lambda: check_start(parts.config, parts.directory, resume)
-        )  # a refused start leaves no directory
+        # Before the directory is created: a refused start leaves none.
+        parts.ranks.decide(lambda: check_start(parts.config, parts.directory, resume))
         try:
             with parts.place.explaining(), requests, parts.watched(), parts.services() as services:
                 checkpoint = self._find_checkpoint(services, resume, allow_changes)
