@@ -86,7 +86,7 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
 
 
 def _download_files(source: Source, text: str, folder: str, manifest: Manifest, part: Path) -> None:
-    """Download the files of a manifest that an unfinished folder lacks, and remove what earlier attempts left in it."""
+    """Download the files of a manifest that an unfinished folder lacks, and remove parts of files from the folder."""
     part.mkdir(exist_ok=True)
     is_streamed = isinstance(source, StreamedSource)  # clients of other places show progress themselves
     size = sum(entry.size for entry in manifest.files.values())

@@ -87,7 +87,7 @@ class EpisodeStoreRecord(Config):
             ConfigError: the format has no such reader.
             DataError: no episode is intact.
         """
-        salvage = self._joined("salvagers")
+        salvage = self._installed("salvagers")
         if salvage is None:
             problem = f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"
             raise ConfigError("--salvage", [problem])
@@ -104,7 +104,7 @@ class EpisodeStoreRecord(Config):
             DataError: the source is damaged, or the format cannot hold its content.
             ImportError: a package that writes the format is not installed.
         """
-        writer = self._joined("writers")
+        writer = self._installed("writers")
         if writer is None:
             raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])
         writer.write(self, recording)
@@ -120,9 +120,9 @@ class EpisodeStoreRecord(Config):
 
     def losses(self, recording: Any) -> list[str]:
         """Lines about the content of a recording that `write` does not keep; by default those of the writer."""
-        writer = self._joined("writers")
+        writer = self._installed("writers")
         return [] if writer is None else writer.losses(self, recording)
 
-    def _joined(self, group: str) -> Any:
-        """What an installed package offers for this format by an entry point of a group; None without one."""
+    def _installed(self, group: str) -> Any:
+        """Load the entry point of a group for this format; None if no installed package has such an entry point."""
         return next(map(loaded, entry_points(group, name=self.type)), None)
