@@ -110,13 +110,16 @@ class EpisodeStoreRecord(Config):
         writer.write(self, recording)
 
     def passes(self, key: str, name: str) -> bool:
-        """Whether the format's own program for robots gives a policy the number of this name and key; True for a format
-        without such a program."""
-        return True
+        """Whether the format's own program for robots gives a policy the number of this name and key; by default as the
+        module that the entry point `dp_prior.rollouts` of this type names says, True without such a module."""
+        program = self._installed("rollouts")
+        return program is None or program.passes(key, name)
 
     def rollout_gaps(self, needs: RolloutNeeds) -> list[str]:
-        """Lines about the needs that the format's own program for robots does not meet; empty by default."""
-        return []
+        """Lines about the needs that the format's own program for robots does not meet; by default those of the same
+        module."""
+        program = self._installed("rollouts")
+        return [] if program is None else list(program.rollout_gaps(needs))
 
     def losses(self, recording: Any) -> list[str]:
         """Lines about the content of a recording that `write` does not keep; by default those of the writer."""

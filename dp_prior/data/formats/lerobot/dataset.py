@@ -23,9 +23,8 @@ from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import COLUMNS, METADATA, download, files_of_cameras, files_of_episodes
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
-from dp_prior.data.formats.lerobot.rollouts import is_passed, rollout_gaps
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
-from dp_prior.data.formats.store_record import EpisodeStoreRecord, RolloutNeeds
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
 from dp_prior.files.entry_points import needing
 from dp_prior.files.regular_files import expanded
@@ -118,14 +117,6 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         if meta.info.get("storage_format") == "lance":
             raise DataError(str(meta.path), ['is in Lance tables; read the data set as "type": "lance"'])
         return LeRobotStore(meta)
-
-    def passes(self, key: str, name: str) -> bool:
-        """See `EpisodeStoreRecord`; the program is `lerobot-rollout`."""
-        return is_passed(key, name)
-
-    def rollout_gaps(self, needs: RolloutNeeds) -> list[str]:
-        """See `EpisodeStoreRecord`; the program is `lerobot-rollout`."""
-        return list(rollout_gaps(needs))
 
 
 class LeRobotStore(EpisodeStore):
