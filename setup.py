@@ -81,9 +81,19 @@ ENTRY_POINTS = {
     "dp_prior.data_sets": ["mapped = dp_prior_streams.mapped_trajectories:MappedTrajectories"],
     "dp_prior.hints": ["foreign = dp_prior_foreign.translation.hints"],
     "dp_prior.reports": ["page = dp_prior_studio.pages.report:write_last_page"],
+    "dp_prior.rollouts": [
+        "annotated_lerobot = dp_prior_robot.lerobot_rollouts",
+        "lerobot = dp_prior_robot.lerobot_rollouts",
+    ],
+    "dp_prior.salvagers": [
+        "annotated_lerobot = dp_prior_foreign.lerobot_salvage:salvage",
+        "lerobot = dp_prior_foreign.lerobot_salvage:salvage",
+    ],
     "dp_prior.writers": [
         "lerobot = dp_prior_foreign.writers.lerobot_writer",
         "npz = dp_prior_foreign.writers.npz_writer",
+        "robomimic = dp_prior_foreign.writers.robomimic_writer",
+        "zarr = dp_prior_foreign.writers.zarr_writer",
     ],
     "dp_prior.compilers": ["network = dp_prior_robot.compiled_network:compile_network"],
     "dp_prior.runtimes": ["onnxruntime = dp_prior_robot.export.onnx_runtime:accelerate"],

@@ -73,8 +73,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "mcap_ros2": ["dp_prior_robot/ros2/"],
     "lz4": ["dp_prior_robot/ros2/bags.py"],  # these two come with mcap
     "zstandard": ["dp_prior_robot/ros2/bags.py"],
-    "zarr": ["data/formats/zarr/"],
-    "numcodecs": ["data/formats/zarr/groups.py", "data/formats/zarr/replay_buffer.py"],
+    "zarr": ["data/formats/zarr/", "dp_prior_foreign/writers/zarr_writer.py"],
+    "numcodecs": ["data/formats/zarr/groups.py", "dp_prior_foreign/writers/zarr_writer.py"],
     "rich": ["tracking/console.py"],
     "pyarrow": [
         "data/formats/lerobot/",

@@ -26,22 +26,27 @@ def write_file(path: Path, pieces: Iterable[memoryview]) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             for piece in pieces:
-                is_direct = _is_aligned(descriptor, piece) and _switch(descriptor, _DIRECT)
-                while len(piece):
-                    try:
-                        piece = piece[os.write(descriptor, piece) :]
-                    except OSError as error:
-                        if error.errno != errno.EINVAL or not is_direct:
-                            raise
-                        is_direct = _switch(descriptor, 0)  # the block size of the device exceeds a page
-                if is_direct:
-                    _switch(descriptor, 0)
+                _write(descriptor, piece)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+def _write(descriptor: int, piece: memoryview) -> None:
+    """Write a piece, directly where it is aligned and the device can; the flag is clear afterwards."""
+    is_direct = _is_aligned(descriptor, piece) and _switch(descriptor, _DIRECT)
+    while len(piece):
+        try:
+            piece = piece[os.write(descriptor, piece) :]
+        except OSError as error:
+            if error.errno != errno.EINVAL or not is_direct:
+                raise
+            is_direct = _switch(descriptor, 0)  # the block size of the device exceeds a page
+    if is_direct:
+        _switch(descriptor, 0)
 
 
 def _is_aligned(descriptor: int, piece: memoryview) -> bool:

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +23,9 @@ from dp_prior.cli.options import (
 )
 from dp_prior.cli.output import echo, optional_stdout, say
 from dp_prior.files.entry_points import ask
+
+if TYPE_CHECKING:
+    from dp_prior.job.slurm import SlurmJob
 
 
 @click.command(
@@ -68,22 +72,13 @@ def train(
         if "WANDB_SWEEP_ID" in os.environ:
             overrides += ask("overrides_of_trial", config, overrides, os.environ) or ()
             config = TrainConfig.from_json_path(config_file, overrides)
-        options = [f"--set={override}" for override in overrides]
-        options += [f"--import={module}" for module in modules]
-        options += [f"--allow-change={key}" for key in allow_change]
-        repeat = shlex.join(["dp-prior", "train", str(config_file), *options])
-        if "LOCAL_RANK" in os.environ:
-            repeat = ask("launching", os.environ) or ""
+        repeat = _repeating_command(config_file, overrides, modules, allow_change)
         if check:
             from dp_prior.cli.plan import show_plan
 
             show_plan(config, resume, allow_change, repeat)
             return
-        job = None
-        if "SLURM_JOB_ID" in os.environ:
-            from dp_prior.job.slurm import SlurmJob
-
-            job = SlurmJob.of(os.environ)
+        job = _slurm_job()
         to_requeue = job if config.train.requeue else None
         try:
             run = Run(config, report=say, stop=stop)
@@ -98,6 +93,27 @@ def train(
         run.parts.ranks.end()
     if outcome.status == "stopped":
         sys.exit(STOPPED)
+
+
+def _repeating_command(
+    config_file: Path, overrides: tuple[str, ...], modules: tuple[str, ...], allow_change: tuple[str, ...]
+) -> str:
+    """The command that starts this training again; empty if the launcher's command is unknown."""
+    if "LOCAL_RANK" in os.environ:
+        return ask("launching", os.environ) or ""
+    options = [f"--set={override}" for override in overrides]
+    options += [f"--import={module}" for module in modules]
+    options += [f"--allow-change={key}" for key in allow_change]
+    return shlex.join(["dp-prior", "train", str(config_file), *options])
+
+
+def _slurm_job() -> SlurmJob | None:
+    """The SLURM job of this process; None outside SLURM."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return None
+    from dp_prior.job.slurm import SlurmJob
+
+    return SlurmJob.of(os.environ)
 
 
 @click.command(cls=Command, section="Train and measure", example="dp-prior evaluate runs/mine --out evaluated")

@@ -35,27 +35,27 @@ def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tu
     if keys[0] == EXTENDS:
         raise ConfigError(source, ['only a file can extend another, by "extends": "base.json"; --set comes last'])
     annotation: Any = cls
-    here: Any = data
+    container: Any = data
     for depth, key in enumerate(keys):
-        if not isinstance(here, (dict, list)):
+        if not isinstance(container, (dict, list)):
             where = ".".join(map(key_text, keys[:depth]))
-            raise ConfigError(source, [f"{where} is {short(here)}, which has no key {short(key)}"])
-        record = record_for(annotation, here)
+            raise ConfigError(source, [f"{where} is {short(container)}, which has no key {short(key)}"])
+        record = record_for(annotation, container)
         annotation = child(record if record is not None else annotation, key)
         place: Any = key
-        if isinstance(here, list):
-            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here)):
-                raise ConfigError(source, [f"{short(key)} is no index into a list of {len(here)}"])
+        if isinstance(container, list):
+            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(container)):
+                raise ConfigError(source, [f"{short(key)} is no index into a list of {len(container)}"])
             place = int(key)
-        elif depth < len(keys) - 1 and here.get(key) is None:
-            here[key] = _default_of(record, key)
+        elif depth < len(keys) - 1 and container.get(key) is None:
+            container[key] = _default_of(record, key)
         if depth < len(keys) - 1:
-            here = here[place]
+            container = container[place]
     value = _typed(text, annotation, source)
-    is_other = place == "type" and here.get("type") not in (None, value)
+    is_other = place == "type" and container.get("type") not in (None, value)
     if is_other:
-        here.clear()
-    here[place] = value
+        container.clear()
+    container[place] = value
     return tuple(keys[:-1] if is_other else keys)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,27 +128,35 @@ def unknown_keys(
         choices: the schemas of which the value fulfils one.
         schema: holds the definitions that `$ref` names.
     """
-    rooms: list[dict[str, Any]] = []
-    while choices:
-        room, *choices = choices
-        rooms.append(room)
-        references = [room["$ref"].rpartition("/")[2]] if "$ref" in room else []
-        choices += [schema["$defs"][name] for name in references] + room.get("anyOf", []) + room.get("oneOf", [])
-    types = {room.get("type") for room in rooms if not {"$ref", "anyOf", "oneOf", "enum", "const"} & room.keys()}
+    alternatives = list(_alternatives(choices, schema))
+    composed = {"$ref", "anyOf", "oneOf", "enum", "const"}
+    types = {alternative.get("type") for alternative in alternatives if not composed & alternative.keys()}
     if types in ({"number"}, {"integer"}) and (value is None or isinstance(value, str | bool)):
         yield path, []
     if isinstance(value, list):
         value = dict(enumerate(value))
     for key, inner in value.items() if isinstance(value, dict) else ():
         kind = value.get("type", ANY)
-        fields = [room.get("properties", {}) for room in rooms]
-        fitting = [names for names in fields if kind in (ANY, names.get("type", {}).get("const", ANY))]
-        inside = [names[key] for names in fitting if key in names]
-        inside += [room[name] for room in rooms for name in ("items", "additionalProperties") if room.get(name)]
+        records = [alternative.get("properties", {}) for alternative in alternatives]
+        fitting = [fields for fields in records if kind in (ANY, fields.get("type", {}).get("const", ANY))]
+        inside = [fields[key] for fields in fitting if key in fields]
+        for alternative in alternatives:
+            inside += filter(None, (alternative.get("items"), alternative.get("additionalProperties")))
         if inside:
             yield from unknown_keys(inner, inside, schema, (*path, str(key)))
         elif any(fitting):
-            yield (*path, str(key)), list(dict.fromkeys(name for names in fitting for name in names))
+            yield (*path, str(key)), list(dict.fromkeys(itertools.chain.from_iterable(fitting)))
+
+
+def _alternatives(choices: Sequence[dict[str, Any]], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """These schemas, then those that they refer to or are composed of."""
+    waiting = deque(choices)
+    while waiting:
+        alternative = waiting.popleft()
+        yield alternative
+        if "$ref" in alternative:
+            waiting.append(schema["$defs"][alternative["$ref"].rpartition("/")[2]])
+        waiting += [*alternative.get("anyOf", []), *alternative.get("oneOf", [])]
 
 
 class Layers:

@@ -108,14 +108,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     path = path.rstrip("/") or path
     is_local = isinstance(fs, LocalFileSystem)
     patterns = " or ".join(f"*{ending}" for ending in dict.fromkeys(map(str.lower, endings)))
-    if is_local:
-        with reading(place):
-            if os.path.lexists(path) and not os.path.isdir(path):
-                check_regular(place, os.stat(path).st_mode)
-        kind = "file" if fs.isfile(path) else "directory" if fs.isdir(path) else None
-    else:
-        with reached(place):
-            kind = left_behind(lambda: _kind(fs, path), place=place)
+    kind = _local_kind(place, path) if is_local else _remote_kind(place, fs, path)
     if kind == "file":
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {patterns}, or a folder of these"])
@@ -138,12 +131,27 @@ def by_number(name: str) -> tuple[list[tuple[int, str]], str]:
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", name)], name
 
 
-def _kind(fs: Any, path: str) -> str | None:
+def _local_kind(place: str, path: str) -> str | None:
+    """`file` or `directory`, None if there is neither; refuses other files, such as pipes."""
+    with reading(place):
+        if os.path.lexists(path) and not os.path.isdir(path):
+            check_regular(place, os.stat(path).st_mode)
+    if os.path.isdir(path):
+        return "directory"
+    return "file" if os.path.isfile(path) else None
+
+
+def _remote_kind(place: str, fs: Any, path: str) -> str | None:
     """`file` or `directory`, None if there is neither; `isfile` and `isdir` of fsspec take any error for that."""
-    try:
-        return fs.info(path)["type"]
-    except FileNotFoundError:
-        return None
+
+    def kind() -> str | None:
+        try:
+            return fs.info(path)["type"]
+        except FileNotFoundError:
+            return None
+
+    with reached(place):
+        return left_behind(kind, place=place)
 
 
 def _files_below(path: str) -> Iterator[str]:

@@ -56,6 +56,22 @@ class Draw(NamedTuple):
 AS_CONFIGURED = Draw()
 
 
+def rows_of_noise(random: Randomness | None, count: int, device: torch.device, noun: str) -> Randomness:
+    """`count` rows for samples of a `predict`; the same noise at every call where `random` is None.
+
+    Args:
+        noun: what the samples are of, for the error.
+
+    Raises:
+        ValueError: `random` has another number of rows.
+    """
+    if random is None:
+        return Randomness.from_counts(0, "predict", torch.arange(count, device=device))
+    if len(random) != count:
+        raise ValueError(f"random has {len(random)} rows for {count} {noun}; pass one for each")
+    return random
+
+
 def drawn_in_batches(
     draw: Callable[[dict[str, Tensor], Randomness], Tensor],
     cond: dict[str, Tensor],

@@ -74,10 +74,10 @@ class DiffusionProcess(nn.Module):
             self._reverse_step_bits = reverse_step_bits
         alpha, sigma = self.table.alpha, self.table.sigma
         weight = config.weighting.weight(self.table.snr, self.objective.error_scale(alpha, sigma))
-        noise = sigma.clone()  # std of the noise in x_t
+        noise_std = sigma.clone()  # of the noise in x_t
         if config.start == "zeros":
-            noise[-1] = 0.0
-        self._exact = {"levels": torch.stack([alpha, sigma, noise, weight, *self.table.reverse_steps()])}
+            noise_std[-1] = 0.0
+        self._exact = {"levels": torch.stack([alpha, sigma, noise_std, weight, *self.table.reverse_steps()])}
         for name, weights in (("dim_weights", config.dim_weights), ("horizon_weights", config.horizon_weights)):
             self._exact[name] = None if weights is None else torch.tensor(weights)
         for name, values in self._exact.items():
@@ -139,23 +139,25 @@ class DiffusionProcess(nn.Module):
         """
         t, factor = self.timesteps.draw(random.stream("timestep"), positions)
         eps = random.stream("noise").normal(*x_0.shape[1:]) if eps is None else eps
-        alpha, sigma, noise, weight, *step = (level.view(-1, *[1] * (x_0.dim() - 1)) for level in self.levels[:, t])
-        x_t = alpha * x_0 + noise * eps
+        levels = self.levels[:, t].view(len(self.levels), -1, *[1] * (x_0.dim() - 1))
+        alpha, sigma, noise_std, weight, *reverse_step = levels
+        x_t = alpha * x_0 + noise_std * eps
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
         if self.config.self_condition:
             memory = SelfCondition()
             network = memory.widen(network)
             if self_condition:
-                before, after = self._stages(bounds, None if known is None else (x_0, known))
-                memory.store(self._first_estimate(network, x_t, t, (alpha, sigma), [*before, *after]))
-        output, raw = self._split(network(x_t, t), x_t)
+                before_clip, from_clip = self._stages(bounds, None if known is None else (x_0, known))
+                memory.store(self._first_estimate(network, x_t, t, (alpha, sigma), [*before_clip, *from_clip]))
+        output, raw_variance = self._split(network(x_t, t), x_t)
         mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights, known)
 
         def bound(output: Tensor) -> Tensor:
+            """(B,) this timestep's term of the variational bound, in bits per dimension."""
             difference = x_0 - self.objective.to_x0(x_t, output, alpha, sigma)
             variance, data_step = self.config.variance, self.config.data_step
-            return mean(self._reverse_step_bits(variance, difference, x_0, t, raw, step, data_step))
+            return mean(self._reverse_step_bits(variance, difference, x_0, t, raw_variance, reverse_step, data_step))
 
         if isinstance(self.config.criterion, VLB):
             terms = {"vb": bound(output)}
@@ -164,13 +166,13 @@ class DiffusionProcess(nn.Module):
             target = self.objective.target(x_0, eps, alpha, sigma)
             per_sample = weight.flatten() * mean(self.config.criterion.error(output, target))
             terms = {}
-            if raw is not None:
+            if raw_variance is not None:
                 terms = {"simple": per_sample, "vb": bound(output.detach())}
                 per_sample = per_sample + self.config.variance.vlb_weight * self.steps * terms["vb"]
-        counted = per_sample if factor is None else per_sample * factor
+        corrected = per_sample if factor is None else per_sample * factor
         denominator = mean.valid.sum() if denominator is None else denominator
         return Loss(
-            total=(counted * mean.valid).sum() / denominator.clamp(min=1e-6),
+            total=(corrected * mean.valid).sum() / denominator.clamp(min=1e-6),
             per_sample=per_sample,
             t=t,
             terms=terms,
@@ -215,37 +217,39 @@ class DiffusionProcess(nn.Module):
         if guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
         indices_for = functools.cache(self._indices_for)
-        before_clip, after = self._stages(bounds, known)
+        before_clip, from_clip = self._stages(bounds, known)
         if self.config.self_condition:
             memory = SelfCondition()
             network = memory.widen(network)
             unconditional = unconditional and memory.widen(unconditional)
-            after.append(memory.store)
+            from_clip.append(memory.store)
         if shown is not None:
             network = seeing(network, known[0], shown)
             unconditional = unconditional and seeing(unconditional, known[0], shown)
 
-        def read(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
+        def predicted(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
+            """x_0 by one network, and the raw variance."""
             a, b = self._inversion(t)
-            output, raw = self._split(network(x_t, indices_for(len(x_t))[t]), x_t)
+            output, raw_variance = self._split(network(x_t, indices_for(len(x_t))[t]), x_t)
             x_0 = torch.mul(output, b)
-            return x_0.add_(x_t, alpha=a) if a else x_0, raw
+            return x_0.add_(x_t, alpha=a) if a else x_0, raw_variance
 
         def mixed(x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
-            x_0, raw = read(network, x_t, t)
-            return x_0 if guidance is None else guidance.mix(x_0, read(unconditional, x_t, t)[0]), raw
+            """x_0 with and without the condition, mixed by the guidance."""
+            x_0, raw_variance = predicted(network, x_t, t)
+            return x_0 if guidance is None else guidance.mix(x_0, predicted(unconditional, x_t, t)[0]), raw_variance
 
         def estimate(x_t: Tensor, t: int) -> Estimate:
             if target is None:
-                x_0, raw = mixed(x_t, t)
+                x_0, raw_variance = mixed(x_t, t)
             else:
-                x_0, raw = target.guided(lambda x_t: mixed(x_t, t), x_t, self.table.levels[t])
+                x_0, raw_variance = target.guided(lambda x_t: mixed(x_t, t), x_t, self.table.levels[t])
             for stage in before_clip:
                 x_0 = stage(x_0)
             unclipped = x_0
-            for stage in after:
+            for stage in from_clip:
                 x_0 = stage(x_0)
-            return Estimate(x_0, raw, unclipped)
+            return Estimate(x_0, raw_variance, unclipped)
 
         return Denoiser(estimate, self.config.variance)
 

@@ -168,8 +168,8 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
                     features = self._dealt(len(drawn), lambda ids, drawn=drawn: drawn[ids], ranks)
                     ending = f"{config.features_name}[steps={steps}]"
                     self._compare(result, f"{config.name}/{name}/<kind>_{ending}", features, real)
-                    if steps == config.eval_timesteps[0]:
-                        self._show(result, name, drawn, features, train, progress, ranks)
+                    if steps == config.eval_timesteps[0] and config.shown and self.writes(ranks):
+                        self._show(result, name, drawn, features, train, progress)
         return self.report(result, progress, ranks)
 
     def _compare(self, result: Measurement, name: str, features: Tensor, real: Tensor) -> None:
@@ -191,7 +191,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         return dealt(n, config.batch_size, ranks, draw, like).cpu()
 
     def _features(self, name: str, samples: Samples, count: int, ranks: ReducingRanks | None) -> Tensor:
-        """(n, D) features of at most `most` images, evenly spread; computed once."""
+        """(n, D) features of at most `count` images, evenly spread; computed once."""
         if name not in self._known:
             rows = evenly_spread(len(samples), count)
             self._known[name] = self._dealt(len(rows), lambda ids: _pixels(samples, rows[ids]), ranks)
@@ -209,23 +209,19 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         return torch.from_numpy(features) * features.shape[1] ** 0.5
 
     def _show(
-        self,
-        result: Measurement,
-        name: str,
-        drawn: Tensor,
-        features: Tensor,
-        train: Tensor,
-        progress: Progress,
-        ranks: ReducingRanks | None,
+        self, result: Measurement, name: str, drawn: Tensor, features: Tensor, train: Tensor, progress: Progress
     ) -> None:
-        """Draw the pictures on the main rank, if there is an output folder."""
+        """Write a picture of drawn images, and one of each drawn image beside the nearest of the training data.
+
+        Args:
+            name: of the model.
+            drawn: (n, H, W, C) uint8.
+            features, train: (n, D) and (m, D) of drawn images, and of those of the training data.
+        """
         config = self.config
-        if not config.shown or not self.writes(ranks):
-            return
         pictures = drawn[: config.shown].numpy()
-        rows = evenly_spread(len(self.train), config.max_reference)[
-            nearest(features[:PROBED], train)
-        ]  # (probed, nearest)
+        neighbours = nearest(features[:PROBED], train)  # (probed, nearest)
+        rows = evenly_spread(len(self.train), config.max_reference)[neighbours]
         beside = [_pixels(self.train, rows[:, place]).numpy() for place in range(rows.shape[1])]
         pairs = np.stack([drawn[:PROBED].numpy(), *beside], axis=1)  # (probed, 1 + nearest, H, W, C)
         for kind, picture in (

@@ -19,13 +19,7 @@ def scores_by_instruction(
     for text in sorted(set(texts)):
         has_text = np.array([other == text for other in texts])
         low, high = mean_interval(scores[has_text], limits=limits)
-        score = {"score": float(scores[has_text].mean()), "score_ci_low": low, "score_ci_high": high}
-        table.append(
-            {
-                "instruction": text,
-                **score,
-                "success_rate": float(successes[has_text].mean()),
-                "episodes": int(has_text.sum()),
-            }
-        )
+        row = {"instruction": text, "score": float(scores[has_text].mean()), "score_ci_low": low, "score_ci_high": high}
+        row |= {"success_rate": float(successes[has_text].mean()), "episodes": int(has_text.sum())}
+        table.append(row)
     return table

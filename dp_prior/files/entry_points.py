@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 PREFIX = "dp_prior."
 """Prefix of the groups of entry points."""
 
-HOOKS = ("commands", "compilers", "data_sets", "hints", "reports", "runtimes", "writers")
+HOOKS = ("commands", "compilers", "data_sets", "hints", "reports", "rollouts", "runtimes", "salvagers", "writers")
 """Groups of entry points that belong to no family of records."""
 
 # The first Python for which an extra installs nothing, since one of its packages has no wheels there; as in setup.py.

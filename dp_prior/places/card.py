@@ -48,7 +48,8 @@ def model_card(
         scores: metrics of the final test.
     """
     config, data, spec = (_document(directory, manifest, name) for name in (CONFIG, DATA, SPEC))
-    rollouts, replays = _rollouts(config), _replays(config)
+    evaluators = [*config.get("evaluate", []), *config.get("test", [])]
+    rollouts, replays = _rollouts(evaluators), _replays(evaluators)
     measured, tested = _of_model(manifest.metrics, replays), _of_model(scores, replays)
     episodes = data.get("episodes") if isinstance(data.get("episodes"), dict) else {}
     body = _template().render(
@@ -79,16 +80,14 @@ def _kind(config: dict[str, Any]) -> str:
     return task_type if task_type in ("prior", "image") else "policy"
 
 
-def _rollouts(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _rollouts(evaluators: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The evaluators of any type that play episodes of an environment from a first seed, by name."""
-    evaluators = [*config.get("evaluate", []), *config.get("test", [])]
     needed = {"env", "first_seed", "n_episodes"}
     return {evaluator["name"]: evaluator for evaluator in evaluators if needed <= evaluator.keys()}
 
 
-def _replays(config: dict[str, Any]) -> list[str]:
+def _replays(evaluators: list[dict[str, Any]]) -> list[str]:
     """Names of the evaluators that replay demonstrations."""
-    evaluators = [*config.get("evaluate", []), *config.get("test", [])]
     return [evaluator["name"] for evaluator in evaluators if evaluator.get("type") == "replay"]
 
 

@@ -24,6 +24,7 @@ from dp_prior.checkpoints.format import (
     CheckpointError,
     DamagedError,
     FileEntry,
+    Manifest,
     parse_manifest,
     read_manifest,
 )
@@ -77,19 +78,24 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
                 read_manifest(target)
                 return target
             shutil.rmtree(target)
-        part.mkdir(exist_ok=True)
-        is_streamed = isinstance(source, StreamedSource)  # clients of other places show progress themselves
-        size = sum(entry.size for entry in downloaded.files.values())
-        with reported(text, part, size) if is_streamed else contextlib.nullcontext():
-            for name, entry in downloaded.files.items():
-                if not (part / name).exists() or (part / name).stat().st_size != entry.size:
-                    _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
-        for leftover in part.glob("*.part"):
-            leftover.unlink()
+        _download_files(source, text, folder, downloaded, part)
         replace_file(part / MANIFEST, data if is_whole else downloaded.encode())
         os.rename(part, target)
         sync_directory(cache)
     return target
+
+
+def _download_files(source: Source, text: str, folder: str, manifest: Manifest, part: Path) -> None:
+    """Download the files of a manifest that an unfinished folder lacks, and remove parts of files from the folder."""
+    part.mkdir(exist_ok=True)
+    is_streamed = isinstance(source, StreamedSource)  # clients of other places show progress themselves
+    size = sum(entry.size for entry in manifest.files.values())
+    with reported(text, part, size) if is_streamed else contextlib.nullcontext():
+        for name, entry in manifest.files.items():
+            if not (part / name).exists() or (part / name).stat().st_size != entry.size:
+                _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
+    for leftover in part.glob("*.part"):
+        leftover.unlink()
 
 
 def _download(source: Source, path: str, entry: FileEntry, target: Path) -> None:

@@ -76,6 +76,8 @@ class HubDestination:
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> DeliveryReport:
         """Upload the folder, verify it, move the pointer, tag; see `Destination`."""
+        from huggingface_hub import CommitOperationAdd
+
         with _translated(self.record.repo):
             files = parcel.files()
             folder, is_there = self._folder(parcel.name, parcel.directory, files)
@@ -88,12 +90,13 @@ class HubDestination:
             pointer = parcel.pointer(folder)
             kinds, remark = movable(parcel.kinds, pointer, lambda kind: self._pointer(kind, head))
             if kinds:
-                operations = _pointer_files(kinds, pointer)
+                operations = [CommitOperationAdd(f"{kind}.json", pointer.encode()) for kind in kinds]
                 if "best" in kinds:
                     operations += self._root_files(parcel, folder, head)
                 spend()
-                message = f"{' and '.join(kinds).capitalize()}: step {pointer.step}"
-                self._commit_pointers(operations, message, folder, head)
+                repo, message = self.record.repo, f"{' and '.join(kinds).capitalize()}: step {pointer.step}"
+                commit = self._api.create_commit(repo, operations, commit_message=message, parent_commit=head)
+                self._api.create_tag(repo, tag=folder.rpartition("/")[2], revision=commit.oid, exist_ok=True)
         return delivered(folder, kinds, remark)
 
     def _head(self) -> str:
@@ -149,11 +152,6 @@ class HubDestination:
         )
         contents = {MANIFEST: manifest.encode(), **media, CARD: card.encode()}
         return operations + [CommitOperationAdd(name, content) for name, content in contents.items()]
-
-    def _commit_pointers(self, operations: list[Any], message: str, folder: str, head: str) -> None:
-        """Commit the pointers on top of the revision `head`, and tag the commit with the name of the folder."""
-        commit = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
-        self._api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=commit.oid, exist_ok=True)
 
     def _pointer(self, kind: str, revision: str) -> Pointer | None:
         with tempfile.TemporaryDirectory() as cache:
@@ -291,12 +289,6 @@ def _connect(token: str | None = None) -> HfApi:
     if not token and not get_token():
         raise RemoteError("there is no Hugging Face token; set HF_TOKEN or run `hf auth login`", "refused")
     return HfApi(library_name="dp_prior", token=token)
-
-
-def _pointer_files(kinds: tuple[str, ...], pointer: Pointer) -> list[Any]:
-    from huggingface_hub import CommitOperationAdd
-
-    return [CommitOperationAdd(f"{kind}.json", pointer.encode()) for kind in kinds]
 
 
 def _differences(directory: Path, files: Mapping[str, FileEntry], listing: dict[str, RepoFile]) -> list[str]:

@@ -42,6 +42,19 @@ NAME_FIELDS = ("step", "samples_seen", "metric")
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
 
 
+def _check_fields(template: str) -> None:
+    """Raises ValueError unless the name of a directory can be made of a template."""
+    for _, name, spec, conversion in string.Formatter().parse(template):
+        if name is None:
+            continue
+        if name not in NAME_FIELDS or conversion:
+            known_fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
+            raise ValueError(f"unknown field {{{name}}}; known are {known_fields}")
+        if re.search(r"[1-9]\d\d", spec):  # a width of a billion would make a name of that length
+            raise ValueError(f"format {spec!r} has a number above 99")
+        format(0.5 if name == "metric" else 1, spec)
+
+
 class LocalSaverConfig(SaverRecord):
     """Copies the latest or best checkpoint to a directory that retention leaves alone."""
 
@@ -76,15 +89,7 @@ class LocalSaverConfig(SaverRecord):
         if any("{" in part or "}" in part for part in parts[:-1]):
             raise ValueError(f"template {template!r}: fields are allowed in its last part only")
         try:
-            for _, name, spec, conversion in string.Formatter().parse(parts[-1]):
-                if name is None:
-                    continue
-                if name not in NAME_FIELDS or conversion:
-                    known_fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
-                    raise ValueError(f"unknown field {{{name}}}; known are {known_fields}")
-                if re.search(r"[1-9]\d\d", spec):  # a width of a billion would make a name of that length
-                    raise ValueError(f"format {spec!r} has a number above 99")
-                format(0.5 if name == "metric" else 1, spec)
+            _check_fields(parts[-1])
         except ValueError as error:
             raise ValueError(f"template {template!r}: {error}") from None
         return template

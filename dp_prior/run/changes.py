@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dp_prior.checkpoints.documents import CONFIG, DATA, FINGERPRINT, PROGRESS
 from dp_prior.config import ORIGINS, ConfigError, Kind, change_of, child
@@ -59,38 +59,13 @@ def check_changes(
         raise ConfigError("--allow-change", [f"there is no setting {key!r}; {remedy}" for key in unknown])
     lines: list[str] = []
     refused: dict[str, str] = {}
-
-    def see(name: str, was: str, becomes: str, kind: Kind, remark: str = "") -> None:
-        line = f"{name}: {was} in the checkpoint, {becomes} now{remark} ({kind})"
-        if len(line) > MOST_LINE:
-            line = f"{name}{remark} ({kind})\n      in the checkpoint: {was}\n      now: {becomes}"
-        if kind in REFUSED_CHANGES and not any(f"{name}.".startswith(f"{part}.") for part in allowed):
-            refused[name] = line
+    for change in _changes(before, now, global_batch_size, versions or {}):
+        if change.kind not in REFUSED_CHANGES:
+            lines.append(f"{change}")
+        elif any(f"{change.name}.".startswith(f"{part}.") for part in allowed):
+            lines.append(f"{change}, allowed")
         else:
-            lines.append(line + (", allowed" if kind in REFUSED_CHANGES else ""))
-
-    old = now[CONFIG] if before[CONFIG] == now[CONFIG] else completed(before[CONFIG])
-    settings = flat(old), flat(now[CONFIG])
-    consequences = _consequences(*settings)
-    for key, was, becomes in differences(*settings):
-        if key not in consequences and not key.startswith(ORIGINS):
-            see(key, was, becomes, kind_of(key))
-    was, becomes = before[DATA]["fingerprint"], now[DATA]["fingerprint"]
-    rows_were, rows = before[DATA].get("rows"), now[DATA].get("rows")
-    if was != becomes:
-        see(FINGERPRINT, was[:12], becomes[:12], "data", ": the data set has changed")
-    elif rows_were != rows:
-        was, becomes = f"{_json(rows_were)} rows", f"{_json(rows)} rows"
-        see(SPLIT, was, becomes, "data", ": other metadata moves rows to other parts")
-    progress = before[PROGRESS]
-    if progress["global_batch_size"] != global_batch_size:
-        was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
-        see("global batch size", was, becomes, "schedule-changing", "; no sample is skipped")
-    outside, were_outside = now[CONFIG].get(ORIGINS, {}), before[CONFIG].get(ORIGINS, {})
-    for name, becomes in {**(versions or {}), **outside}.items():
-        was = {**were_outside, **progress.get("versions", {})}.get(name, "unknown")
-        if was != becomes:
-            see(f"version of {name}", was, becomes, "harmless", "; the last bits of results may differ")
+            refused[change.name] = f"{change}"
     if refused:
         parts = dict.fromkeys(".".join(name.split(".")[:2]) for name in refused)
         options = " ".join(f"--allow-change {part}" for part in parts)
@@ -100,6 +75,52 @@ def check_changes(
         )
         raise OtherRunError("the checkpoint is of another run", list(refused.values()), advice=advice)
     return lines
+
+
+class _Change(NamedTuple):
+    """A setting, or a fact of a run, that differs from the checkpoint's."""
+
+    name: str
+    stored: str
+    current: str
+    kind: Kind
+    remark: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.name}: {self.stored} in the checkpoint, {self.current} now{self.remark} ({self.kind})"
+        if len(line) <= MOST_LINE:
+            return line
+        head = f"{self.name}{self.remark} ({self.kind})"
+        return f"{head}\n      in the checkpoint: {self.stored}\n      now: {self.current}"
+
+
+def _changes(
+    before: dict[str, Any], now: dict[str, Any], global_batch_size: int, versions: dict[str, str]
+) -> Iterator[_Change]:
+    """What differs, see `check_changes`: settings, data, the size of a step, and the versions of libraries."""
+    progress, stored_data, data = before[PROGRESS], before[DATA], now[DATA]
+    stored_config = now[CONFIG] if before[CONFIG] == now[CONFIG] else completed(before[CONFIG])
+    stored_settings, settings = flat(stored_config), flat(now[CONFIG])
+    consequences = _consequences(stored_settings, settings)
+    for key, stored, current in differences(stored_settings, settings):
+        if key not in consequences and not key.startswith(ORIGINS):
+            yield _Change(key, stored, current, kind_of(key))
+    stored_rows, rows = stored_data.get("rows"), data.get("rows")
+    if stored_data["fingerprint"] != data["fingerprint"]:
+        prints = stored_data["fingerprint"][:12], data["fingerprint"][:12]
+        yield _Change(FINGERPRINT, *prints, "data", ": the data set has changed")
+    elif stored_rows != rows:
+        counts = f"{_json(stored_rows)} rows", f"{_json(rows)} rows"
+        yield _Change(SPLIT, *counts, "data", ": other metadata moves rows to other parts")
+    stored_size = progress["global_batch_size"]
+    if stored_size != global_batch_size:
+        sizes = str(stored_size), str(global_batch_size)
+        yield _Change("global batch size", *sizes, "schedule-changing", "; no sample is skipped")
+    stored_versions = {**before[CONFIG].get(ORIGINS, {}), **progress.get("versions", {})}
+    for name, current in {**versions, **now[CONFIG].get(ORIGINS, {})}.items():
+        stored = stored_versions.get(name, "unknown")
+        if stored != current:
+            yield _Change(f"version of {name}", stored, current, "harmless", "; the last bits of results may differ")
 
 
 def _consequences(*settings: Mapping[str, Any]) -> set[str]:

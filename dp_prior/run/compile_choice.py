@@ -65,7 +65,7 @@ def choose(trainer: PolicyTrainer) -> str:
         if ranks.is_main_process:
             log.warning("train.compile: steps are not compiled, %s", reason)
         return f"off, {reason}"
-    trainer.region.loss_of, saved = faster
+    trainer.loss_module.loss_of, saved = faster
     return f"{mode}, {saved}"
 
 
@@ -132,9 +132,9 @@ def _measured(trainer: PolicyTrainer, loss_of: Callable[..., Any], variant: Vari
     Raises:
         ValueError: a stop was requested.
     """
-    model, region, (batch, condition) = trainer.online, trainer.region, variant
-    restore, plain_loss = _restoring(model), region.loss_of
-    region.loss_of = loss_of
+    model, loss_module, (batch, condition) = trainer.online, trainer.loss_module, variant
+    restore, plain_loss = _restoring(model), loss_module.loss_of
+    loss_module.loss_of = loss_of
     try:
         with torch.random.fork_rng([trainer.device] if trainer.device.type == "cuda" else []):
             for _ in range(REPEATS):
@@ -146,14 +146,14 @@ def _measured(trainer: PolicyTrainer, loss_of: Callable[..., Any], variant: Vari
                 seed_torch(derive_seed(trainer.seed, "torch", trainer.ranks.process_index, 0), trainer.device)
                 begun = now(trainer.device)
                 random = Randomness.from_counts(trainer.seed, "training", batch.positions)
-                total = region(batch, random, condition).total
+                total = loss_module(batch, random, condition).total
                 total.backward()
                 seconds = now(trainer.device) - begun
         parameters = [(name, value.grad) for name, value in model.named_parameters() if value.grad is not None]
         return MeasuredGradient(total.item(), {name: gradient.float().cpu() for name, gradient in parameters}, seconds)
     finally:
         restore()
-        region.loss_of = plain_loss
+        loss_module.loss_of = plain_loss
         trainer.optimizer.zero_grad()
 
 

@@ -41,7 +41,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, checkpoin
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
         f"{ranks} x {parts.ranks.device.type}",
         "compile": trainer.compilation,
-        "optimizer": "; ".join(filter(None, [_tuned(trainer.optimizer), str(trainer.shards)])),
+        "optimizer": "; ".join(filter(None, [_tuned(trainer.optimizer), str(trainer.replicas)])),
         "batch": batch_line(loader, config),
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
         f"{trainer.total_samples / len(loader):.1f} epochs",
@@ -84,4 +84,4 @@ def _tuned(optimizer: AdamW) -> str:
         return ""
     from dp_prior.training.tuned_parts import tuned_parts
 
-    return tuned_parts(optimizer.param_groups, optimizer.shards.size)
+    return tuned_parts(optimizer.param_groups, optimizer.replicas.size)

@@ -86,7 +86,7 @@ class Run:
             report: prints a line; None for a run that prints nothing.
             stop: set by the caller, see `stop_requests`; None to watch signals and the launcher during the run.
         """
-        self._begun = time.time()
+        self._start_time = time.time()
         config = truly_described(config)
         self._watches_requests = stop is None
         place = RunDirectory(config.tracker.directory)
@@ -105,11 +105,12 @@ class Run:
             allow_changes: settings that may differ from the checkpoint although their class is refused.
         """
         parts, stop = self.parts, self.parts.ranks.stop
-        end = min(end or math.inf, self._begun + (parts.config.train.max_runtime or math.inf))
-        farewell_s = min(parts.config.tracker.farewell_s, max(0.0, end - self._begun) / 10)
+        end = min(end or math.inf, self._start_time + (parts.config.train.max_runtime or math.inf))
+        farewell_s = min(parts.config.tracker.farewell_s, max(0.0, end - self._start_time) / 10)
         stop.deadline = Deadline(end - farewell_s)
         requests = stop_requests(stop, launch_marks()) if self._watches_requests else contextlib.nullcontext()
-        parts.ranks.decide(lambda: check_start(parts.config, parts.directory, resume))  # leaves no directory
+        # Before the directory is created: a refused start leaves none.
+        parts.ranks.decide(lambda: check_start(parts.config, parts.directory, resume))
         try:
             with parts.place.explaining(), requests, parts.watched(), parts.services() as services:
                 checkpoint = self._find_checkpoint(services, resume, allow_changes)
@@ -117,9 +118,9 @@ class Run:
                 trainer = self._start(services, checkpoint, allow_changes)
                 parts.choose_compilation(trainer)
                 parts.report(plan(parts.config, parts, trainer, checkpoint))
-                begun = trainer.progress, trainer.unmeasured
+                start = trainer.progress, trainer.unmeasured
                 fit(trainer, parts, services)
-                is_complete = (trainer.progress, trainer.unmeasured) == begun
+                is_complete = (trainer.progress, trainer.unmeasured) == start  # nothing was left to train
                 outcome = self._finish(services, trainer, is_complete, has_new_savers, end - LAST_WORDS_S)
         except BaseException as error:
             if (place := parts.place.current()) is not None:
@@ -143,7 +144,7 @@ class Run:
         return checkpoint
 
     def _finds_new_savers(self) -> bool:
-        """Whether the configuration has a saver that the previous start did not have."""
+        """Whether the configuration has a saver that the previous start, whose configuration is stored, lacked."""
         before = read_object(self.parts.directory / CONFIG).get("tracker", {}).get("save", [])
         return any(saver not in before for saver in self.parts.config.to_document()["tracker"]["save"])
 

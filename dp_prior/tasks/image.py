@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Change, ConfigError, errors_of
 from dp_prior.diffusion.denoiser import Network
-from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches, rows_of_noise
 from dp_prior.diffusion.guidance import BoundsClip
 from dp_prior.diffusion.process import DiffusionProcess, Loss
 from dp_prior.diffusion.process_config import DiffusionConfig
@@ -227,10 +227,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         if count < 1:
             raise ValueError(f"found {count} images to draw; expected 1 or more")
         cond = self._given(labels, None if low_res is None else torch.as_tensor(low_res), count)
-        if random is None:
-            random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
-        if len(random) != count:
-            raise ValueError(f"random has {len(random)} rows for {count} images; pass one for each")
+        random = rows_of_noise(random, count, device, "images")
         cond = {key: value.to(device) for key, value in cond.items()}
         how = Draw(sampler, guidance_scale=guidance_scale)
         return drawn_in_batches(lambda cond, random: self.draw(cond, random, how), cond, random, batch_size)

@@ -92,10 +92,11 @@ class DiffusionModel(nn.Module):
         """
         cond_random = random.stream("condition") if self.training else None
         with dropout_rows(self, random.stream("dropout")):
-            tokens, (x_0, eps) = self.encode(batch.cond, cond_random), self.training_target(batch, random)
+            tokens = self.encode(batch.cond, cond_random)
+            x_0, eps = self.training_target(batch, random)
             mask, denominator, positions = batch.mask, batch.denominator, batch.positions
             draws = self.process.config.draws if self.training else 1
-            if draws > 1:
+            if draws > 1:  # each encoded sample comes several times, with a timestep, noise and dropout for each
                 tokens, x_0, mask = (torch.cat([value] * draws) for value in (tokens, x_0, mask))
                 random, cond_random = random.repeated(draws), Randomness(torch.cat([cond_random.keys] * draws))
                 denominator = None if denominator is None else draws * denominator

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dp_prior.config import Change, ConfigError, errors_of
 from dp_prior.diffusion.denoiser import Network
-from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw, drawn_in_batches, rows_of_noise
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
 from dp_prior.diffusion.objective import X0, ObjectiveConfig
 from dp_prior.diffusion.process import DiffusionProcess
@@ -266,10 +266,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
                 f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"
             )
         count = len(next(iter(cond.values())))
-        if random is None:
-            random = Randomness.from_counts(0, "predict", torch.arange(count, device=next(self.parameters()).device))
-        if len(random) != count:
-            raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
+        random = rows_of_noise(random, count, next(self.parameters()).device, "texts")
         how = Draw(sampler, guidance_scale=guidance_scale)
         return drawn_in_batches(
             lambda cond, random: self._best(cond, candidates, random, how), cond, random, batch_size

@@ -105,18 +105,20 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         source = source.body(getattr(model.record, "body", None))
     are_named = model.has_named_numbers and source.has_named_numbers
     by_name = are_named and record.is_partial
-    parts, source_parts = (_parts(*two, by_name) for two in ((model, source), (source, model)))
-    every = [*parts, *(part for part in source_parts if part not in parts)]
-    check_parts([*record.only, *record.may_differ], every)
-    chosen = [part for part in every if not record.only or is_in(part, record.only)]
-    problems = {part: problem for part in chosen if (problem := _misfit(part, parts, source_parts))}
+    parts, source_parts = _parts(model, source, by_name), _parts(source, model, by_name)
+    all_parts = list(parts | source_parts)
+    check_parts([*record.only, *record.may_differ], all_parts)
+    chosen = [part for part in all_parts if not record.only or is_in(part, record.only)]
+    misfits = {part: _misfit(part, parts, source_parts) for part in chosen}
+    problems = {part: problem for part, problem in misfits.items() if problem is not None}
     refused = {part: problem for part, problem in problems.items() if not is_in(part, record.may_differ)}
     if refused:
         sizes = ask("differing_sizes", source.spec.model_dump(), model.spec.model_dump()) or ""
         raise ValueError(sizes + _refusal(refused, len(chosen) - len(problems), len(chosen)))
     taken = {part: source_parts[part].value for part in chosen if part not in problems}
-    both = [part for part in problems if part in parts and part in source_parts]
-    partly = {part: value for part in both if (value := parts[part].joined(source_parts[part])) is not None}
+    differing = [part for part in problems if part in parts and part in source_parts]
+    joined = {part: parts[part].joined(source_parts[part]) for part in differing}
+    partly = {part: value for part, value in joined.items() if value is not None}
     taken |= partly
     if not taken:
         raise ValueError(f"none of its {len(source_parts)} tensors fits. Is it of another architecture?")
@@ -125,7 +127,7 @@ def choose(model: Pretrained, source: Pretrained, record: TransferConfig) -> Tra
         partly=tuple(partly),
         fresh=tuple(part for part in parts if part not in taken),
         unused=tuple(part for part in source_parts if part not in taken),
-        names=tuple(differing_names(model, source)) if both and by_name else (),
+        names=tuple(differing_names(model, source)) if differing and by_name else (),
         warnings=tuple(misplaced(model, source, by_name)) if are_named and not record.only else (),
     )
 

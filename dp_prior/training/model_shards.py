@@ -42,7 +42,7 @@ class ModelShards(Replicas):
         self._mesh = init_device_mesh(ranks.device.type, (ranks.num_processes,))
         self._whole_of: dict[nn.Parameter, DTensor] = {}
 
-    def distributed(self, region: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    def distributed(self, loss_module: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         for name, parameter in model.named_parameters():
             if parameter.ndim == 0 or not parameter.numel():
                 raise _refused(f"{name} has shape {tuple(parameter.shape)}, which cannot be divided", "give it rows")
@@ -52,14 +52,14 @@ class ModelShards(Replicas):
         local = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
         for unit in wrap_units(model):
             fully_shard(unit, mesh=self._mesh)
-        fully_shard(region, mesh=self._mesh)
+        fully_shard(loss_module, mesh=self._mesh)
         self._whole_of = {_local_parameter(whole): whole for whole in model.parameters()}
         parts = {whole: part for part, whole in self._whole_of.items()}
         for name, whole in model.named_parameters(remove_duplicate=False):
             path, _, leaf = name.rpartition(".")
             setattr(local.get_submodule(path), leaf, parts[whole])
         prepare = self._ranks.accelerator.prepare_model
-        return prepare(region, device_placement=False, evaluation_mode=True), local  # autocast alone
+        return prepare(loss_module, device_placement=False, evaluation_mode=True), local  # autocast alone
 
     def divide(self, optimizer: AdamW) -> None:
         if not vars(type(optimizer)).get("updates_parts", False):

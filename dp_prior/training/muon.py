@@ -73,11 +73,11 @@ class Muon(AdamW):
         for parameter in parameters:
             gradient, momentum = self.gradient(parameter), self.state_of(parameter)["momentum"]
             momentum += (1.0 - self.momentum) * taken * (gradient - momentum)
-            direction = self.shards.gathered(parameter, gradient.lerp(momentum, self.momentum))
+            direction = self.replicas.gathered(parameter, gradient.lerp(momentum, self.momentum))
             matrix = orthogonal(direction.flatten(1))
             size = UPDATE_RMS * math.sqrt(max(matrix.shape))
             parameter *= 1.0 - group["lr"] * group["weight_decay"] * taken
-            parameter -= group["lr"] * size * taken * self.shards.part(parameter, matrix.view_as(direction))
+            parameter -= group["lr"] * size * taken * self.replicas.part(parameter, matrix.view_as(direction))
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class AdamW:
             (the entry of `parts`, or "").
         state: by parameter, the tensors that `moments` names, from the first step on; an empty dict for a parameter
             that another rank updates.
-        shards: how the ranks divide the update and its state; by default each of them has all.
+        replicas: how the ranks divide the update and its state; by default each of them has all.
         grad_scale: () the step divides the gradient by it; None for 1.
         found_inf: () the step changes nothing if this is not 0; None for 0.
     """
@@ -88,7 +88,7 @@ class AdamW:
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
         from dp_prior.training.replicas import Replicas  # reading a configuration does without
 
-        self.shards = Replicas()
+        self.replicas = Replicas()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -107,7 +107,7 @@ class AdamW:
             if len(updated_here) < len(ready):
                 self.state |= {parameter: {} for parameter in ready if not self.updates(parameter)}
             updated += ready
-        self.shards.share(updated)
+        self.replicas.share(updated)
 
     def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
         """Update parameters of one group; each has a gradient."""
@@ -134,7 +134,7 @@ class AdamW:
 
     def updates(self, parameter: nn.Parameter) -> bool:
         """Whether this rank updates a parameter, and has its state."""
-        return self.shards.is_own(parameter)
+        return self.replicas.is_own(parameter)
 
     @property
     def taken(self) -> Tensor | float:
@@ -162,7 +162,7 @@ class AdamW:
             ConfigError: another rank has this state, so a subclass updates too much.
         """
         if not self.updates(parameter):
-            raise self.shards.refusal(self)
+            raise self.replicas.refusal(self)
         if parameter not in self.state:
             self.state[parameter] = self.zeros(parameter)
         return self.state[parameter]
@@ -176,7 +176,7 @@ class AdamW:
 
     def collected(self) -> dict[nn.Parameter, dict[str, Tensor]]:
         """`state` on the host; on the main rank with the states of other ranks. With shards a collective."""
-        return self.shards.collected(self.state)
+        return self.replicas.collected(self.state)
 
 
 def parameter_groups(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Optimizer(Protocol):
     """The parts of an optimizer that ranks divide; see `AdamW`."""
 
-    shards: Replicas
+    replicas: Replicas
     parameters: list[nn.Parameter]
 
 
@@ -31,18 +31,18 @@ class Replicas:
         """Args: ranks: None for an optimizer without a trainer."""
         self._ranks = ranks
 
-    def distributed(self, region: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    def distributed(self, loss_module: nn.Module, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         """A module whose backward pass averages gradients over ranks, and the local model.
 
         Args:
-            region: maps a batch to its loss.
-            model: inside of `region`.
+            loss_module: maps a batch to its loss.
+            model: inside of `loss_module`.
         """
-        return self._ranks.distributed(region), model
+        return self._ranks.distributed(loss_module), model
 
     def divide(self, optimizer: Optimizer) -> None:
         """Let an optimizer of the local model update what this rank has to update."""
-        optimizer.shards = self
+        optimizer.replicas = self
 
     def whole(self, local: nn.Module, *, is_saved: bool = False) -> nn.Module:
         """A module like the local one with whole weights. A collective.

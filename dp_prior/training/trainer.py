@@ -54,8 +54,8 @@ from dp_prior.training.training_config import TrainingConfig
 log = logging.getLogger(__name__)
 
 
-class _Wrapped(nn.Module):
-    """Wraps the model for autocast and DistributedDataParallel, so that the model itself stays unchanged.
+class _LossModule(nn.Module):
+    """Maps a batch to its loss. DistributedDataParallel and autocast wrap this module, never the model itself.
 
     Compiled, it is one region: normalising, encoding, noise, network and loss.
     """
@@ -111,7 +111,8 @@ class PolicyTrainer:
         self.ranks = ranks
         self.accelerator = ranks.accelerator
         self.stop = ranks.stop
-        self._early = (StoppedEarly,) if ranks.num_processes == 1 else ()  # other ranks may be in a collective
+        # Only a single process may leave its step at once: other ranks may be in a collective.
+        self._stops_at_once = (StoppedEarly,) if ranks.num_processes == 1 else ()
         self.loader = loader
         self.tracker = tracker or Tracker(Path(), TrackerConfig())
         self.ranks.work.show = lambda done: self.tracker.log_work(done)
@@ -123,12 +124,12 @@ class PolicyTrainer:
         self.progress = Progress()
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
-        self.region = _Wrapped(self.online, config.compile)
-        self.shards = _replicas(config, ranks)
-        self.wrapped, self.local = self.shards.distributed(self.region, self.online)
+        self.loss_module = _LossModule(self.online, config.compile)
+        self.replicas = _replicas(config, ranks)
+        self.distributed_loss, self.local = self.replicas.distributed(self.loss_module, self.online)
         self.averages = {name: EMA(self.local, decay) for name, decay in config.ema.items()}
         self.optimizer = made(config.optimizer, "create", config.optimizer.create(self.local), AdamW)
-        self.shards.divide(self.optimizer)
+        self.replicas.divide(self.optimizer)
         self.compilation = ""
         self.means = Means()
         self.guard = Guard(self.device)
@@ -170,7 +171,7 @@ class PolicyTrainer:
     @property
     def models(self) -> dict[str, nn.Module]:
         """The averages and the trained model (`online`), unwrapped and whole. A collective."""
-        return {name: self.shards.whole(local) for name, local in self._local_models.items()}
+        return {name: self.replicas.whole(local) for name, local in self._local_models.items()}
 
     @property
     def _local_models(self) -> dict[str, nn.Module]:
@@ -198,7 +199,7 @@ class PolicyTrainer:
             with self.ranks.busy() if is_first else contextlib.nullcontext():  # it compiles and selects kernels
                 try:
                     is_stopping = self._advance(next(batches), is_first)
-                except self._early:  # while a batch was on its way
+                except self._stops_at_once:  # while a batch was on its way
                     is_stopping = self._finish_step(self.progress, {}, is_stopping=True)
             self.ranks.mark("data", self.progress.global_step + 1)
         return self.progress
@@ -233,7 +234,7 @@ class PolicyTrainer:
         if due and not is_stopping:
             try:
                 row = row | self.evaluate(due)
-            except (Abandoned, *self._early):
+            except (Abandoned, *self._stops_at_once):
                 is_stopping = self._agree_to_stop()
             except Exception:
                 if self.ranks.num_processes == 1:  # several ranks may be in different collectives
@@ -252,8 +253,8 @@ class PolicyTrainer:
 
     def step(self, micro_batches: list[Batch]) -> None:
         """One optimizer step over one global batch."""
-        now, position = self.progress, self.progress.global_step + 1
-        self.ranks.mark("forward", position)
+        now, step_number = self.progress, self.progress.global_step + 1
+        self.ranks.mark("forward", step_number)
         # Our layers draw from rows; this makes layers that draw from torch's generator reproducible when a run resumes.
         seed_torch(derive_seed(self.seed, "torch", self.ranks.process_index, now.samples_seen), self.device)
         spent, total_steps = self._spent()
@@ -263,17 +264,17 @@ class PolicyTrainer:
         losses: list[Loss] = []
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1
-            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped):
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.distributed_loss):
                 random = Randomness.from_counts(self.seed, "training", batch.positions)
-                loss = self.wrapped(batch, random, self_condition)
-                self.ranks.mark("backward", position)
+                loss = self.distributed_loss(batch, random, self_condition)
+                self.ranks.mark("backward", step_number)
                 self.accelerator.backward(loss.total / len(micro_batches))  # a mean; the step takes the mean of these
             losses.append(loss)
-        self._count(losses)
-        self.ranks.mark("update", position)
-        self.shards.take_gradients()
+        self._record_losses(losses)
+        self.ranks.mark("update", step_number)
+        self.replicas.take_gradients()
         max_norm, scaler = self.config.max_grad_norm, self.accelerator.scaler
-        norm, finite = update(self.optimizer, max_norm, scaler, self.shards.total_norm)
+        norm, finite = update(self.optimizer, max_norm, scaler, self.replicas.total_norm)
         self.progress = now.advance(self.loader.global_batch_size)
         for average in self.averages.values():
             average.update(self.progress.global_step, finite)
@@ -341,7 +342,7 @@ class PolicyTrainer:
             "world_size": self.ranks.num_processes,
             "versions": library_versions(),
         }
-        models = {name: self.shards.whole(local, is_saved=True) for name, local in self._local_models.items()}
+        models = {name: self.replicas.whole(local, is_saved=True) for name, local in self._local_models.items()}
         return snapshot_of(models, self.parts, progress, self.documents)
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -350,7 +351,7 @@ class PolicyTrainer:
         Raises:
             ValueError: tensors are missing, unknown or of another shape.
         """
-        load_snapshot(snapshot, self._local_models, self.shards, self.parts)
+        load_snapshot(snapshot, self._local_models, self.replicas, self.parts)
         progress = snapshot.documents[PROGRESS]
         self.progress = Progress(progress["samples_seen"], progress["global_step"])
         unmeasured, metrics = progress.get("unmeasured"), progress["metrics"]
@@ -429,12 +430,13 @@ class PolicyTrainer:
         self.guard.forget()
 
     def _spent(self) -> tuple[int, int]:
+        """Optimizer steps of the budget that are taken, and all of them; see `TrainingConfig.spent`."""
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
 
     def _due(self, cadence: Cadence, before: Progress) -> bool:
         return cadence.due(before, self.progress, len(self.loader), self.stopwatch.seen)
 
-    def _count(self, losses: list[Loss]) -> None:
+    def _record_losses(self, losses: list[Loss]) -> None:
         """Add a step's losses to the means, weighted by valid elements and corrected for how timesteps were drawn."""
         t, valid = _joined(losses, "t"), _joined(losses, "valid")
         factor = None if losses[0].factor is None else _joined(losses, "factor")

@@ -79,7 +79,7 @@ def snapshot_of(
 
 
 def load_snapshot(
-    snapshot: Snapshot, models: Mapping[str, nn.Module], shards: Replicas, parts: Mapping[str, Stateful]
+    snapshot: Snapshot, models: Mapping[str, nn.Module], replicas: Replicas, parts: Mapping[str, Stateful]
 ) -> None:
     """Load a snapshot into newly built parts of the same configuration.
 
@@ -98,7 +98,7 @@ def load_snapshot(
     online = stored_averages.get("online") or _under("online.", training)
     problem, hint = "the checkpoint does not fit the model", CODE_QUESTION
     for name, model in models.items():
-        shards.load(model, stored_averages.get(name, online), problem, hint)
+        replicas.load(model, stored_averages.get(name, online), problem, hint)
     for name, part in parts.items():
         if name in document:
             part.load(document[name])
@@ -148,7 +148,7 @@ class Moments:
         moments_by_parameter = {}
         for parameter, keys in keys_by_parameter.items():
             keys = keys if self._optimizer.updates(parameter) else {}
-            parts = {moment: self._optimizer.shards.part(parameter, state[key]) for moment, key in keys.items()}
+            parts = {moment: self._optimizer.replicas.part(parameter, state[key]) for moment, key in keys.items()}
             moments_by_parameter[parameter] = {moment: _laid_out_as(parameter, part) for moment, part in parts.items()}
         self._optimizer.state = moments_by_parameter
 

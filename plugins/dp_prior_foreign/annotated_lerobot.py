@@ -16,8 +16,8 @@ from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.formats.lerobot.dataset import LeRobotStore, LeRobotStoreConfig
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import to_numpy
-from dp_prior.data.formats.recording import Recording
 from dp_prior.files.regular_files import SMALL, expanded, read_object, read_small
+from dp_prior_foreign.recording import Recording
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,10 +13,10 @@ from pathlib import Path
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig, beyond
-from dp_prior.data.formats.recording import Recording
 from dp_prior.files.durable import refuse_existing
 from dp_prior.files.regular_files import expanded
 from dp_prior_foreign.recognition import kind_of, record_of
+from dp_prior_foreign.recording import Recording
 
 
 def convert(

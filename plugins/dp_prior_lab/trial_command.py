@@ -15,7 +15,7 @@ from dp_prior.cli.options import PATH, FiniteRange, modules_option
 from dp_prior.cli.output import echo, say
 from dp_prior.files.printable import printable
 from dp_prior_lab.options import error_option, range_option
-from dp_prior_robot.serve_command import answers_of, bound, merge_of, not_held_up, serving_options
+from dp_prior_robot.serve_command import AnswerOptions, bound, merge_of, not_held_up, serving_options
 
 if TYPE_CHECKING:
     from dp_prior_lab.trial_sheet import Sheet
@@ -126,7 +126,7 @@ def _hold(
     with bound(host, port, token_file, insecure) as (listener, token), _logged_to(out / LOG):
         policies = {name: candidates[name].load(device=device) for name in sheet.names}
         lineup = Lineup(policies, merge_of(answers["merge"]))
-        settings = answers_of(lineup, **answers)
+        settings = AnswerOptions(**answers).settings_for(lineup)
         took = lineup.warm_up(**settings)
         server = PolicyServer(lineup, name="trial", token=token, least_s=least_s, **settings)
         dialogue = Dialogue(sheet, lineup, server, _ask, say, out)

@@ -7,6 +7,7 @@ import faulthandler
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,49 @@ if TYPE_CHECKING:
     from dp_prior.inference.chunking import Policy
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """How a server answers; `_ANSWER_OPTIONS` explain the fields on the command line."""
+
+    history: str = "client"
+    merge: str = "naive"
+    texts: Path | None = None
+    rename: tuple[str, ...] = ()
+    ranges_tell: float = 2.0
+    ranges_refuse: float | None = None
+    actions: str = "tell"
+    actions_factor: float = 2.0
+    frames: str = "tell"
+    frame_s: float = 1.0
+
+    def settings_for(self, policy: Policy) -> dict[str, Any]:
+        """Settings of a `Session` of a policy.
+
+        Raises:
+            ConfigError: limits contradict each other, or the texts cannot be embedded for this policy.
+        """
+        from dp_prior.config import errors_of
+        from dp_prior.inference.instructions import Instructions
+        from dp_prior_client.onboard.action_limits import ActionLimits
+        from dp_prior_client.onboard.frame_watch import UNWATCHED, FrameLimits
+        from dp_prior_client.onboard.range_watch import RangeLimits
+
+        with errors_of("--ranges-tell, --ranges-refuse"):
+            ranges = RangeLimits(self.ranges_tell, math.inf if self.ranges_refuse is None else self.ranges_refuse)
+        with errors_of("--texts"):
+            instructions = Instructions(policy.spec, self.texts)
+        is_unwatched = self.frames == "ignore"
+        return {
+            "history": self.history,
+            "merge": merge_of(self.merge),
+            "renames": new_names(self.rename),
+            "ranges": ranges,
+            "instructions": instructions,
+            "actions": ActionLimits(self.actions, self.actions_factor),
+            "frames": UNWATCHED if is_unwatched else FrameLimits(self.frame_s, self.frames, self.frames),
+        }
+
+
 _LISTENING_OPTIONS = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all."),
     click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one."),
@@ -34,14 +78,14 @@ _ANSWER_OPTIONS = (
     click.option(
         "--history",
         type=click.Choice(["client", "server"]),
-        default="client",
+        default=AnswerOptions.history,
         show_default=True,
         help="Who keeps past observations of stock clients; server if they ask at every control step.",
     ),
     click.option(
         "--merge",
         type=click.Choice(["naive", "guided", "prefix"]),
-        default="naive",
+        default=AnswerOptions.merge,
         show_default=True,
         help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
     ),
@@ -54,7 +98,7 @@ _ANSWER_OPTIONS = (
     ),
     click.option(
         "--ranges-tell",
-        default=2.0,
+        default=AnswerOptions.ranges_tell,
         show_default=True,
         type=FiniteRange(min=1),
         help="Log an observation beyond this factor of its range in training (docs/robot.md).",
@@ -63,13 +107,13 @@ _ANSWER_OPTIONS = (
     click.option(
         "--actions",
         type=click.Choice(["tell", "refuse", "clip"]),
-        default="tell",
+        default=AnswerOptions.actions,
         show_default=True,
         help="What happens to an action far from those of training (docs/robot.md).",
     ),
     click.option(
         "--actions-factor",
-        default=2.0,
+        default=AnswerOptions.actions_factor,
         show_default=True,
         type=FiniteRange(min=1),
         help="How far that is, in ranges, steps and distances of training.",
@@ -77,13 +121,13 @@ _ANSWER_OPTIONS = (
     click.option(
         "--frames",
         type=click.Choice(["tell", "refuse", "ignore"]),
-        default="tell",
+        default=AnswerOptions.frames,
         show_default=True,
         help="Log, refuse or pass over frames of a camera that is frozen or unlike training (docs/robot.md).",
     ),
     click.option(
         "--frame-s",
-        default=1.0,
+        default=AnswerOptions.frame_s,
         show_default=True,
         type=FiniteRange(min=0),
         help="Seconds after which a camera that gives the same frame is frozen.",
@@ -122,36 +166,6 @@ def not_held_up() -> Iterator[None]:
         echo(f"error: {error}; the stacks of its threads follow", err=True)
         faulthandler.dump_traceback()
         os._exit(FAILED)
-
-
-def answers_of(
-    policy: Policy,
-    history: str,
-    merge: str,
-    texts: Path | None,
-    rename: tuple[str, ...],
-    ranges_tell: float,
-    ranges_refuse: float | None,
-    actions: str,
-    actions_factor: float,
-    frames: str,
-    frame_s: float,
-) -> dict[str, Any]:
-    """Settings of a `Session` of this policy."""
-    from dp_prior.config import errors_of
-    from dp_prior.inference.instructions import Instructions
-    from dp_prior_client.onboard.action_limits import ActionLimits
-    from dp_prior_client.onboard.frame_watch import UNWATCHED, FrameLimits
-    from dp_prior_client.onboard.range_watch import RangeLimits
-
-    with errors_of("--ranges-tell, --ranges-refuse"):
-        ranges = RangeLimits(ranges_tell, math.inf if ranges_refuse is None else ranges_refuse)
-    with errors_of("--texts"):
-        instructions = Instructions(policy.spec, texts)
-    settings = {"history": history, "merge": merge_of(merge), "renames": new_names(rename), "ranges": ranges}
-    frame_limits = UNWATCHED if frames == "ignore" else FrameLimits(frame_s, frames, frames)
-    limits = {"actions": ActionLimits(actions, actions_factor), "frames": frame_limits}
-    return {**settings, "instructions": instructions, **limits}
 
 
 def merge_of(name: str) -> Any:
@@ -236,12 +250,12 @@ def serve(
         if protocol == "vla-eval":
             from dp_prior_robot.serving.harness import HarnessServer
 
-            settings = answers_of(policy, **answers)
+            settings = AnswerOptions(**answers).settings_for(policy)
             settings = {key: value for key, value in settings.items() if key != "history"}
             harness = HarnessServer(policy, name=name, seed=seed, connections=max_connections, report=say, **settings)
             asyncio.run(until_signal(harness.run, listener))
             return
-        options = {"token": token, "seed": seed, "limits": limits, **answers_of(policy, **answers)}
+        options = {"token": token, "seed": seed, "limits": limits, **AnswerOptions(**answers).settings_for(policy)}
         with contextlib.ExitStack() as logs, not_held_up():
             options["log"] = None if ticks is None else logs.enter_context(TickLog(ticks))
             with errors_of("--dry, --still"):

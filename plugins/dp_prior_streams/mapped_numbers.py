@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -263,33 +263,23 @@ class MappedNumbers:
         return directory / f"{self._file_names[key]}.numbers"
 
     def _make(self) -> None:
+        """Write the files in a folder beside their place, which takes this place when it is complete."""
         shutil.rmtree(self.directory, ignore_errors=True)
         folder = self.directory.with_name(f"{self.directory.name}.incomplete")
         shutil.rmtree(folder, ignore_errors=True)
         n_bytes = self._file_bytes()
         log.info("writing %.3g GB of numbers, which are mapped instead of held in memory: %s", n_bytes / 1e9, folder)
         try:
-            folder.mkdir()
-            self._refuse_small_disk(folder, n_bytes)
-            index = {"format": FORMAT, "source": self._store.where, **self._write(folder)}
-            replace_file(folder / CACHE_FILE, seal(index))
-            seal_folder(folder, self.directory.name)
-            folder.rename(self.directory)
-            sync_directory(self.directory.parent)
-        except UnwritableError:
-            raise
-        except OSError as error:
-            if error.filename is not None and not str(error.filename).startswith(str(folder)):
-                raise
-            reason = f"{n_bytes:,} bytes of numbers cannot be written ({error.strerror}); {_REMEDY}"
-            raise UnwritableError(error.errno, reason, str(folder)) from None
+            with _explaining_full_disk(folder, n_bytes):
+                folder.mkdir()
+                _refuse_small_disk(folder, n_bytes)
+                index = {"format": FORMAT, "source": self._store.where, **self._write(folder)}
+                replace_file(folder / CACHE_FILE, seal(index))
+                seal_folder(folder, self.directory.name)
+                folder.rename(self.directory)
+                sync_directory(self.directory.parent)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _refuse_small_disk(self, folder: Path, n_bytes: int) -> None:
-        free = shutil.disk_usage(folder).free
-        if n_bytes > free:
-            raise OSError(errno.ENOSPC, f"the disk has {free:,} bytes free", str(folder))
 
     def _write(self, folder: Path) -> dict[str, Any]:
         """Write the numbers of all groups: each key in its type, in float32 where groups have it in several types.
@@ -378,3 +368,23 @@ def _item_bytes(dtype: str) -> int:
         return min(np.dtype(dtype).itemsize, 4)
     except TypeError:
         return 4
+
+
+@contextmanager
+def _explaining_full_disk(folder: Path, n_bytes: int) -> Iterator[None]:
+    """Inside, an error of writing to a folder is raised as UnwritableError; one of reading a data set is unchanged."""
+    try:
+        yield
+    except UnwritableError:
+        raise
+    except OSError as error:
+        if error.filename is not None and not str(error.filename).startswith(str(folder)):
+            raise
+        reason = f"{n_bytes:,} bytes of numbers cannot be written ({error.strerror}); {_REMEDY}"
+        raise UnwritableError(error.errno, reason, str(folder)) from None
+
+
+def _refuse_small_disk(folder: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
+        raise OSError(errno.ENOSPC, f"the disk has {free:,} bytes free", str(folder))

@@ -152,7 +152,7 @@ def test_a_compiler_that_fails_disagrees_or_gains_nothing_is_told_in_one_line(tm
     assert told(trainer.compilation, "off", *parts)
     (record,) = [each for each in caplog.records if told(each.getMessage(), "train.compile", *parts)]
     assert "\n" not in record.getMessage()
-    assert trainer.region.loss_of == trainer.online.forward
+    assert trainer.loss_module.loss_of == trainer.online.forward
     assert run.run().status == "finished"
 
 
@@ -239,7 +239,7 @@ def test_no_step_compiles_again(tmp_path, gpu):
     assert conditions == {False, True}
     batch = micro_batches[0][:3]
     random = Randomness.from_counts(trainer.seed, "training", batch.positions)
-    assert torch.isfinite(trainer.region(batch, random, False).total)
+    assert torch.isfinite(trainer.loss_module(batch, random, False).total)
     assert gpu.regions == 4, "another shape is computed without the compiler"
 
 

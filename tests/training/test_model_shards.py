@@ -188,14 +188,14 @@ def of_rank(text: str) -> dict[str, list[int]]:
     [trainer] = trainers
     plan = planned(run.parts.model, trainer.local, trainer.optimizer, len(trainer.averages), 2)["model"]
     batches = trainer.loader.from_sample(0)
-    taken = trainer.shards.take_gradients
+    taken = trainer.replicas.take_gradients
     gradients = []
 
     def recording():
         taken()
         gradients.extend(parameter.grad for parameter in trainer.local.parameters() if parameter.grad is not None)
 
-    trainer.shards.take_gradients = recording
+    trainer.replicas.take_gradients = recording
     trainer.step(next(batches))
     state = [tensor for tensors in trainer.optimizer.state.values() for tensor in tensors.values()]
     averages = [tensor for average in trainer.averages.values() for tensor in average.model.parameters()]

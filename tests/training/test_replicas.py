@@ -14,7 +14,7 @@ from tests.tiny import experiment, tiny
 @pytest.mark.parametrize("shard", ["optimizer", "model", False])
 def test_a_single_rank_divides_nothing(shard, tmp_path):
     trainer = experiment(tiny(tmp_path, train__shard=shard)).parts.trainer(None, None)
-    assert type(trainer.shards) is Replicas and trainer.local is trainer.online
+    assert type(trainer.replicas) is Replicas and trainer.local is trainer.online
 
 
 def test_what_a_rank_holds_is_the_model_itself():
@@ -22,7 +22,7 @@ def test_what_a_rank_holds_is_the_model_itself():
     division = Replicas(SimpleNamespace(distributed=lambda module: module))
     optimizer = AdamWConfig().create(model)
     division.divide(optimizer)
-    assert optimizer.shards is division and all(map(optimizer.updates, optimizer.parameters))
+    assert optimizer.replicas is division and all(map(optimizer.updates, optimizer.parameters))
     assert division.distributed(region, model) == (region, model)
     assert division.whole(model) is model and division.size(model.weight) == 6
     assert division.part(model.weight, model.weight) is division.gathered(model.weight, model.weight)

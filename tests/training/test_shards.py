@@ -183,7 +183,7 @@ def test_the_largest_parameters_go_first_to_the_rank_with_the_fewest_numbers():
 def test_one_rank_has_the_whole_state(tmp_path):
     run = experiment(tiny(tmp_path, train__shard_optimizer=True))
     trainer = run.parts.trainer(None, None)
-    assert not str(trainer.shards) and all(map(trainer.optimizer.updates, trainer.optimizer.parameters))
+    assert not str(trainer.replicas) and all(map(trainer.optimizer.updates, trainer.optimizer.parameters))
 
 
 def test_an_optimizer_that_updates_the_weights_of_other_ranks_is_refused():

@@ -191,13 +191,13 @@ def test_rows_give_the_epoch_and_the_decay_of_the_step_taken():
 def test_logged_loss_is_the_mean_over_the_samples_since_the_last_line():
     losses, listener = [], Listener()
     trainer = build(listener)
-    count = trainer._count
+    record_losses = trainer._record_losses
 
     def recording(micro_batches):
         losses.extend(value for loss in micro_batches for value in loss.per_sample.tolist())
-        count(micro_batches)
+        record_losses(micro_batches)
 
-    trainer._count = recording
+    trainer._record_losses = recording
     trainer.fit()
     for index, (_, row) in enumerate(listener.rows):
         part = losses[8 * index : 8 * index + 8]
@@ -221,12 +221,12 @@ def test_logged_loss_is_that_of_evenly_drawn_timesteps():
         )
         for part in t.split(8)
     ]
-    trainer._count(parts)
+    trainer._record_losses(parts)
     found = trainer.means.reduce()
     assert [found[f"train/loss_q{quartile}"] for quartile in range(4)] == pytest.approx([1, 2, 6, 7])
     assert found["train/loss"] == pytest.approx(4) and found["train/vb"] == pytest.approx(8)
     trainer.online.process.steps = 8  # now the losses of 1 and 2 share a quarter, and so do those of 6 and 7
-    trainer._count(parts)
+    trainer._record_losses(parts)
     found = trainer.means.reduce()
     assert [found[f"train/loss_q{quartile}"] for quartile in range(2)] == pytest.approx([1.5, 6.5])
 

@@ -7,7 +7,6 @@ their numbers, demo_10 after demo_9.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 from functools import partial
@@ -20,12 +19,10 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_is_file
 from dp_prior.data.formats.grouped import GroupedStore, Header
 from dp_prior.data.formats.hdf5_groups import Hdf5Episode
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameSource
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
 from dp_prior.data.hdf5 import (
-    ENDINGS,
     OutsideError,
     array_at,
     attribute,
@@ -37,9 +34,7 @@ from dp_prior.data.hdf5 import (
     names_beside,
     opened_hdf5,
     rows_of,
-    written_hdf5,
 )
-from dp_prior.files.durable import creating
 from dp_prior.files.regular_files import expanded
 
 if TYPE_CHECKING:
@@ -56,9 +51,6 @@ METADATA = "dp_prior"
 
 ENVIRONMENT, ROBOSUITE = "env_args", 1
 """Attribute of `data` where robomimic writes the environment, and robosuite's number in this attribute."""
-
-STORED = {"compression": "gzip", "fletcher32": True}
-"""Options of written arrays: compressed, with a checksum for each chunk."""
 
 _ACTIONS_APART = f"if the actions have other names, read them by {GROUPS}, and name them in action.key"
 
@@ -90,36 +82,6 @@ class RobomimicStoreConfig(EpisodeStoreRecord):
         """
         import_h5py()
         return RobomimicStore(**self.arguments())
-
-    def write(self, recording: Recording) -> None:
-        """Write one file; a `/` in a name makes groups, and rate, tasks and names are an attribute of `data`.
-
-        Raises:
-            DataError: `path` has another ending, or the layout cannot hold the names of the keys.
-            ImportError: h5py is not installed.
-        """
-        import_h5py()
-        if self.path.suffix not in ENDINGS:
-            raise DataError(str(self.path), ["is no name of a robomimic file; end it with .hdf5"])
-        _check_names(recording)
-        arrays = {name: recording.read(name) for name in recording.keys}
-        frames = {name: recording.frames(name) for name in recording.cameras}
-        bounds = itertools.pairwise([0, *recording.ends.tolist()])
-        with creating(self.path) as temporary, written_hdf5(temporary) as file:
-            data = file.create_group("data")
-            data.attrs["total"] = int(recording.ends[-1])
-            data.attrs[METADATA] = json.dumps(recording.metadata)
-            for number, (begin, end) in enumerate(bounds):
-                demonstration = data.create_group(f"demo_{number}")
-                demonstration.attrs["num_samples"] = end - begin
-                for name, values in arrays.items():
-                    options = STORED if values.size else {}  # a chunk has at least one number
-                    demonstration.create_dataset(name, data=values[begin:end], **options)
-                for name, blocks in frames.items():
-                    block = next(blocks)
-                    demonstration.create_dataset(name, data=block, chunks=(1, *block.shape[1:]), **STORED)
-            for blocks in frames.values():
-                next(blocks, None)  # checks that no frame is left
 
 
 class Demonstration(Hdf5Episode):
@@ -253,17 +215,3 @@ def _masks(file: h5py.File, names: list[str]) -> dict[str, list[int]]:
                     listed = [name.decode("utf-8", "replace") for name in values if isinstance(name, bytes)]
                     places_of[mask] = sorted({places[name] for name in listed if name in places})
     return places_of
-
-
-def _check_names(recording: Recording) -> None:
-    """Raises DataError unless HDF5 can hold all keys and one key is `ACTIONS`."""
-    names = [*recording.keys, *recording.cameras]
-    problems = []
-    if ACTIONS not in recording.keys:
-        problems.append(f"has no key {ACTIONS!r}, which the layout needs; rename one with --rename action={ACTIONS}")
-    for name in names:
-        has_empty_part = any(part in ("", ".") for part in name.split("/"))
-        if has_empty_part or any(other.startswith(f"{name}/") for other in names):
-            problems.append(f"has a key {name!r}, which HDF5 has for a group; rename it with --rename")
-    if problems:
-        raise DataError(recording.store.where, problems)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from dp_prior.config import Config, ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.choice import ALL_EPISODES, ChoiceConfig
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.files.entry_points import entry_points, loaded
-
-if TYPE_CHECKING:
-    from dp_prior.data.formats.recording import Recording
 
 
 class RolloutNeeds(NamedTuple):
@@ -81,7 +78,7 @@ class EpisodeStoreRecord(Config):
 
     def salvage(self, left_out: Collection[str]) -> tuple[EpisodeStore, list[str]]:
         """Open the intact episodes of a data set that was cut off while being recorded, with lines about the other
-        episodes.
+        episodes; by default by the function that the entry point `dp_prior.salvagers` of this type names.
 
         Args:
             left_out: keys that need not be intact.
@@ -90,35 +87,45 @@ class EpisodeStoreRecord(Config):
             ConfigError: the format has no such reader.
             DataError: no episode is intact.
         """
-        raise ConfigError("--salvage", [f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"])
+        salvage = self._installed("salvagers")
+        if salvage is None:
+            problem = f"is for 'lerobot' and 'ros2_bags'; these data are of type {self.type!r}"
+            raise ConfigError("--salvage", [problem])
+        return salvage(self, left_out)
 
-    def write(self, recording: Recording) -> None:
+    def write(self, recording: Any) -> None:
         """Write a new data set, which appears at `path` only when complete and on disk; by default by `write` of the
         module that the entry point `dp_prior.writers` of this type names.
+
+        Args:
+            recording: the whole content of another data set, a `dp_prior_foreign.recording.Recording`.
 
         Raises:
             DataError: the source is damaged, or the format cannot hold its content.
             ImportError: a package that writes the format is not installed.
         """
-        writer = self._writer()
+        writer = self._installed("writers")
         if writer is None:
             raise DataError(str(self.path), [f"data of type {self.type!r} are read, but not written"])
         writer.write(self, recording)
 
     def passes(self, key: str, name: str) -> bool:
-        """Whether the format's own program for robots gives a policy the number of this name and key; True for a format
-        without such a program."""
-        return True
+        """Whether the format's own program for robots gives a policy the number of this name and key; by default as the
+        module that the entry point `dp_prior.rollouts` of this type names says, True without such a module."""
+        program = self._installed("rollouts")
+        return program is None or program.passes(key, name)
 
     def rollout_gaps(self, needs: RolloutNeeds) -> list[str]:
-        """Lines about the needs that the format's own program for robots does not meet; empty by default."""
-        return []
+        """Lines about the needs that the format's own program for robots does not meet; by default those of the same
+        module."""
+        program = self._installed("rollouts")
+        return [] if program is None else list(program.rollout_gaps(needs))
 
-    def losses(self, recording: Recording) -> list[str]:
+    def losses(self, recording: Any) -> list[str]:
         """Lines about the content of a recording that `write` does not keep; by default those of the writer."""
-        writer = self._writer()
+        writer = self._installed("writers")
         return [] if writer is None else writer.losses(self, recording)
 
-    def _writer(self) -> Any:
-        """The module that an installed package offers for this format; None without one."""
-        return next(map(loaded, entry_points("writers", name=self.type)), None)
+    def _installed(self, group: str) -> Any:
+        """Load the entry point of a group for this format; None if no installed package has such an entry point."""
+        return next(map(loaded, entry_points(group, name=self.type)), None)

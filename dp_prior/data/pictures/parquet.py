@@ -62,16 +62,11 @@ class ParquetImages(ImageSource):
                     raise DataError(path, [f"has no column {name!r}. {nearest_name(name, columns)}"])
             if f"{config.image}.bytes" not in columns:
                 raise DataError(path, [f"column {config.image!r} is no struct with the encoded image as 'bytes'"])
-        classes = [_class_names(metadata, config.label) for *_, metadata in footers]
-        for path, names in zip(self._files.paths, classes, strict=True):
-            if labelled and names != classes[0]:
-                problem = f"names the classes {short(names)} of column {config.label!r}, but {self._files.paths[0]} "
-                raise DataError(path, [f"{problem}{short(classes[0])}; expected the same in all files"])
-        names = classes[0] or []
-        if labelled and not (all(isinstance(name, str) for name in names) and len(names) == len(set(names))):
-            problem = f"names the classes {short(names)} of column {config.label!r}; expected different texts"
-            raise DataError(self._files.paths[0], [problem])
-        labels = _labels(self._files, config.label, classes[0]) if labelled else None
+        labels = None
+        if labelled:
+            class_names = [_class_names(metadata, config.label) for *_, metadata in footers]
+            _check_classes(class_names, self._files.paths, config.label)
+            labels = _labels(self._files, config.label, class_names[0])
         super().__init__(Path(self._files.place), [count for count, *_ in footers], self._files.paths, labels)
         self._expected = None
         self.size = next(self.read(self.parts[0], 0)).shape[1:3]
@@ -107,6 +102,23 @@ class ParquetImages(ImageSource):
             metadata = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         columns = paths | {path.partition(".")[0] for path in paths}
         return footer.rows, columns, metadata
+
+
+def _check_classes(class_names: list[Any], paths: list[str], column: str) -> None:
+    """Raises DataError unless all files name the same classes, by different texts, or none does.
+
+    Args:
+        class_names: of each file, see `_class_names`.
+        column: of the labels.
+    """
+    first = class_names[0]
+    for path, names in zip(paths, class_names, strict=True):
+        if names != first:
+            problem = f"names the classes {short(names)} of column {column!r}, but {paths[0]} {short(first)}"
+            raise DataError(path, [f"{problem}; expected the same in all files"])
+    names = first or []
+    if not all(isinstance(name, str) for name in names) or len(names) != len(set(names)):
+        raise DataError(paths[0], [f"names the classes {short(names)} of column {column!r}; expected different texts"])
 
 
 def _class_names(metadata: Any, column: str) -> list[str] | None:

@@ -104,10 +104,10 @@ class Samples:
         begins = self._begin(ids)
         moved = begins if self._is_together else begins.to(self.rows.device, non_blocking=True)
         from_disk = self.read(ids) if read is None and self.reads_disk else read
-        values = {
-            key: from_disk[key] if view.on_disk else view.rows(moved if key in self._moved else begins)
-            for key, view in self._views.items()
-        }
+        values = {}
+        for key, view in self._views.items():
+            rows = moved if key in self._moved else begins
+            values[key] = from_disk[key] if view.on_disk else view.rows(rows)
         batch = Batch(x=values.pop(X), cond=values, mask=self.rows.mask(moved), ids=ids)
         batch = batch if self._is_together else batch.to(self.rows.device)
         return batch if self.cut is None else self.cut(batch)

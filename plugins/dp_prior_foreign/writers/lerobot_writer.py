@@ -16,13 +16,13 @@ from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import TASK
 from dp_prior.data.formats.lerobot.meta import COUNTED
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.depths import MILLIMETRES, Depths
 from dp_prior.files.durable import publish, temporary_directory
 from dp_prior.files.entry_points import needing
 from dp_prior.files.file_names import alike, is_portable
 from dp_prior.tensors.pixels.picture_files import import_pillow
+from dp_prior_foreign.recording import Recording
 from dp_prior_foreign.writers.camera_videos import (
     FILES_PER_CHUNK,
     LEAST_SIDE,

@@ -11,9 +11,9 @@ from numpy.lib import format as npy_format
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import META, NpzStoreConfig
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.frames import frame_bytes, frames_per_block
 from dp_prior.files.durable import creating
+from dp_prior_foreign.recording import Recording
 
 
 def write(record: NpzStoreConfig, recording: Recording) -> None:

@@ -51,6 +51,22 @@ class Wiring(NamedTuple):
     """Control steps per second."""
 
 
+class _Recorded(NamedTuple):
+    """The data set of training, as far as it is known."""
+
+    settings: TrajectoriesConfig | None
+    """None if the policy was saved by itself."""
+
+    names: Mapping[str, Sequence[str]]
+    """Names of the numbers of each vector, by key; empty if the files are not on this machine."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shape of a step by key; without the files those of frames alone, or none."""
+
+    fps: float | None
+    """Control steps per second, where the files say it."""
+
+
 def wired(
     spec: Spec,
     reads: ObsSpec,
@@ -74,36 +90,51 @@ def wired(
         ConfigError: no robot gives an observation, or a chosen key does not fit.
     """
     read = {key: obs for key, obs in reads.observations.items() if obs.start is None}  # agents know past actions
-    recorded = dict(frames or {}) if store is None else store.keys()
-    names, fps = ({}, None) if store is None else (store.metadata()[name] for name in ("names", "fps"))
+    if store is None:
+        recorded = _Recorded(data, {}, frames or {}, None)
+    else:
+        metadata = store.metadata()
+        recorded = _Recorded(data, metadata["names"], store.keys(), metadata["fps"])
     state_names = _named_numbers(read, data, chosen) if store is None else []
+    keys = _keys(read, chosen, recorded, state_names)
+    widths = _widths(read, keys, recorded.shapes)
+    width, sources = widths.get(STATE, 0), {key: split_source(source) for key, source in keys.items()}
+    parts = {key: part for key, (source, part) in sources.items() if source == STATE}
+    action_names = list(spec.names.get(X, ())) or ([] if data is None else data.action.dimensions(recorded.names))
+    is_every_row = data is not None and data.stride == 1
+    return Wiring(
+        keys=keys,
+        widths=widths,
+        state_names=_state_names(read, parts, width, recorded),
+        state_range=_state_range(read, parts, width),
+        action_names=action_names if len(action_names) == spec.x_shape[-1] else None,
+        frame_sizes=dict(_frame_sizes(read, keys, recorded)),
+        fps=recorded.fps if spec.fps is None and is_every_row else spec.fps,
+    )
+
+
+def _keys(
+    read: Mapping[str, Reads], chosen: Mapping[str, str], recorded: _Recorded, state_names: Sequence[str]
+) -> dict[str, str]:
+    """LeRobot's key of each observation, see `Wiring.keys`; all faults in one report.
+
+    Args:
+        state_names: see `_named_numbers`.
+    """
     unknown = [key for key in chosen if key not in read]
     problems = [f"{key!r} is no observation of the policy, which are: {', '.join(read)}" for key in unknown]
     keys: dict[str, str] = {}
     for key, observation in read.items():
         try:
-            source = chosen.get(key) or _recorded_source(observation, key, data, names, recorded, state_names)
-            keys[key] = placed_source(source, names)
+            source = chosen.get(key) or _recorded_source(observation, key, recorded, state_names)
+            keys[key] = placed_source(source, recorded.names)
         except ValueError as error:
             problems += [f"{key!r}: {line}" for line in str(error).splitlines()]
     for key, source in keys.items():
-        problems += _faults(key, read[key], source, recorded)
+        problems += _faults(key, read[key], source, recorded.shapes)
     if problems:
         raise ConfigError("--keys", problems)
-    widths = _widths(read, keys, recorded)
-    width, sources = widths.get(STATE, 0), {key: split_source(source) for key, source in keys.items()}
-    parts = {key: part for key, (source, part) in sources.items() if source == STATE}
-    dimensions = list(spec.names.get(X, ())) or ([] if data is None else data.action.dimensions(names))
-    is_every_row = data is not None and data.stride == 1
-    return Wiring(
-        keys,
-        widths,
-        _state_names(read, parts, width, data, names),
-        _state_range(read, parts, width),
-        dimensions if len(dimensions) == spec.x_shape[-1] else None,
-        dict(_frame_sizes(read, keys, data, recorded)),
-        fps if spec.fps is None and is_every_row else spec.fps,
-    )
+    return keys
 
 
 def _named_numbers(read: Mapping[str, Reads], data: TrajectoriesConfig | None, chosen: Mapping[str, str]) -> list[str]:
@@ -116,23 +147,16 @@ def _named_numbers(read: Mapping[str, Reads], data: TrajectoriesConfig | None, c
     return list(dict.fromkeys(chain.from_iterable(read[key].names for key in parts)))
 
 
-def _recorded_source(
-    observation: Reads,
-    key: str,
-    data: TrajectoriesConfig | None,
-    names: Mapping[str, Sequence[str]],
-    recorded: Mapping[str, tuple[int, ...]],
-    state_names: Sequence[str],
-) -> str:
+def _recorded_source(observation: Reads, key: str, recorded: _Recorded, state_names: Sequence[str]) -> str:
     """Where the data set had an observation, in the form of `Wiring.keys`; "" if it is not one column.
 
     Args:
-        names, recorded: names of the numbers and shape of a step, by key of the data set; empty if it is away.
         state_names: see `_named_numbers`.
 
     Raises:
         ValueError: the places of its numbers are unknown.
     """
+    data = recorded.settings
     if observation.kind == "text":
         return TASK
     if data is not None and key in data.cameras:
@@ -142,15 +166,15 @@ def _recorded_source(
     stored, chosen = data.obs[key].stored_keys[0], data.obs[key].names
     if stored == STATE and state_names:
         return source_at(STATE, places_of(observation.names, state_names, STATE))
-    if chosen is not None and stored not in recorded:
+    if chosen is not None and stored not in recorded.shapes:
         raise ValueError(
             f"the data set is not on this machine, so nothing says where {', '.join(chosen)} stand in {stored}; export "
             f"where it is, or say where: --keys {key}={stored}[START:STOP]"
         )
-    return source_at(stored, data.obs[key].places(names, recorded))
+    return source_at(stored, data.obs[key].places(recorded.names, recorded.shapes))
 
 
-def _faults(key: str, observation: Reads, source: str, recorded: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+def _faults(key: str, observation: Reads, source: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     """Why a robot cannot give an observation under this key."""
     kind, shape = observation.kind, observation.shape
     expected = _EXPECTED.get(kind)
@@ -166,7 +190,7 @@ def _faults(key: str, observation: Reads, source: str, recorded: Mapping[str, tu
         yield f"{key!r} {was}, which no robot gives; say where it is: --keys {key}={expected}{part}"
         return
     count = _count(split_source(source)[1]) if match["part"] else None
-    width = math.prod(recorded.get(match["key"], (math.inf,)))
+    width = math.prod(shapes.get(match["key"], (math.inf,)))
     if count is not None and count != shape[0]:
         yield f"{key!r} has {shape[0]} numbers, but {source} has {count}"
     elif count is not None and _reach(source) > width:
@@ -191,31 +215,28 @@ def _places(places: Places, width: int) -> list[int]:
     return [*range(width)[places]] if isinstance(places, slice) else places
 
 
-def _widths(read: Mapping[str, Reads], keys: Mapping[str, str], recorded: Mapping[str, tuple]) -> dict[str, int]:
+def _widths(read: Mapping[str, Reads], keys: Mapping[str, str], shapes: Mapping[str, tuple]) -> dict[str, int]:
     widths: dict[str, int] = {}
     for key, observation in read.items():
         if observation.kind == "vector":
             source, part = split_source(keys[key])
             reach = observation.shape[0] if part == slice(None) else _reach(keys[key])
-            wide = recorded[source][0] if len(recorded.get(source, ())) == 1 else reach
+            wide = shapes[source][0] if len(shapes.get(source, ())) == 1 else reach
             widths[source] = max(widths.get(source, 0), wide)
     return widths
 
 
 def _state_names(
-    read: Mapping[str, Reads],
-    parts: Mapping[str, Places],
-    width: int,
-    data: TrajectoriesConfig | None,
-    recorded: Mapping[str, Sequence[str]],
+    read: Mapping[str, Reads], parts: Mapping[str, Places], width: int, recorded: _Recorded
 ) -> list[str] | None:
-    if len(recorded.get(STATE, ())) == width > 0:
-        return list(recorded[STATE])
+    data, recorded_names = recorded.settings, recorded.names
+    if len(recorded_names.get(STATE, ())) == width > 0:
+        return list(recorded_names[STATE])
     names = [""] * width
     for key, part in parts.items():
         dimensions = list(read[key].names)
         if not dimensions and data is not None and key in data.obs:
-            dimensions = data.obs[key].dimensions(recorded)
+            dimensions = data.obs[key].dimensions(recorded_names)
         places = _places(part, width)
         if len(dimensions) == len(places):
             for place, name in zip(places, dimensions, strict=True):
@@ -234,16 +255,16 @@ def _state_range(read: Mapping[str, Reads], parts: Mapping[str, Places], width: 
 
 
 def _frame_sizes(
-    read: Mapping[str, Reads], keys: Mapping[str, str], data: TrajectoriesConfig | None, recorded: Mapping[str, tuple]
+    read: Mapping[str, Reads], keys: Mapping[str, str], recorded: _Recorded
 ) -> Iterator[tuple[str, list[int]]]:
     for key, observation in read.items():
         if _EXPECTED[observation.kind] != _CAMERA:
             continue
         shape = observation.shape
         if None in shape:  # frames of any size are resized as in training, from the recorded size
-            camera = None if data is None else data.cameras.get(key)
+            camera = None if recorded.settings is None else recorded.settings.cameras.get(key)
             is_rendered = isinstance(camera, ImageConfig) and camera.render
-            shape = camera.resize.drawn if is_rendered else recorded.get(camera and camera.key, ())
+            shape = camera.resize.drawn if is_rendered else recorded.shapes.get(camera and camera.key, ())
         if len(shape) >= 2:
             is_first = len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
             height, width = shape[1:] if is_first else shape[:2]

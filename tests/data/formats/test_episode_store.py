@@ -15,10 +15,10 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.formats.episode_store import EpisodeStore
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
+from dp_prior_foreign.recording import Recording
 from tests.data.frames.recordings import ends_of, pictures
 from tests.data.frames.sources import gathered
 from tests.messages import naming, told, told_each

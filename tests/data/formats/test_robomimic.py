@@ -7,10 +7,10 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats import hdf5_groups
 from dp_prior.data.formats.choice import ChoiceConfig
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.robomimic import ENVIRONMENT, METADATA, RobomimicStoreConfig
 from dp_prior.data.recorded.trajectories import TrajectoriesConfig
 from dp_prior_foreign.recognition import record_of
+from dp_prior_foreign.recording import Recording
 from dp_prior_studio.inspection.survey import survey
 from tests import forks
 from tests.data.formats.episodes_apart import encoded

@@ -89,45 +89,6 @@ def test_every_bit_of_numbers_and_frames_survives_any_two_conversions(source, tm
         assert json.loads(archive.read("meta.json")) == {"fps": 10, "tasks": TASKS, "names": {"actions": ["x", "y"]}}
 
 
-def test_zarr_is_read_by_the_package_itself_in_the_layout_of_diffusion_policy(source, tmp_path):
-    zarr = pytest.importorskip("zarr")
-    convert(source, tmp_path / "d.zarr", "zarr")
-    root = zarr.open_group(tmp_path / "d.zarr", mode="r", zarr_format=2)
-    assert root["meta/episode_ends"][:].tolist() == ends_of(LENGTHS).tolist()
-    assert root["meta/episode_ends"].dtype == np.int64
-    for key, values in arrays().items():
-        assert np.array_equal(root["data"][key][:], values) and root["data"][key].dtype == values.dtype
-    assert np.array_equal(root["data/front"][:], pictures(N))
-    assert dict(root["meta"].attrs) == {"fps": 10, "tasks": TASKS, "names": {"actions": ["x", "y"]}}
-    assert json.loads((tmp_path / "d.zarr" / ".zgroup").read_text()) == {"zarr_format": 2}
-
-
-def test_robomimic_is_read_by_h5py_in_the_layout_of_robomimic_and_damage_is_noticed(source, tmp_path):
-    h5py = pytest.importorskip("h5py")
-    path = tmp_path / "d.hdf5"
-    convert(source, path, "robomimic", renames={"state": "obs/state", "front": "obs/front/rgb"})
-    with h5py.File(path) as file:
-        assert file["data"].attrs["total"] == N and list(file["data"]) == ["demo_0", "demo_1", "demo_2"]
-        begin = 0
-        for number, length in enumerate(LENGTHS):
-            demonstration = file[f"data/demo_{number}"]
-            assert demonstration.attrs["num_samples"] == length
-            for key, values in {**arrays(), "front": pictures(N)}.items():
-                found = demonstration[{"state": "obs/state", "front": "obs/front/rgb"}.get(key, key)][()]
-                assert found.dtype == values.dtype and np.array_equal(found, values[begin : begin + length])
-            begin += length
-        chunk = file["data/demo_2/obs/state"].id.get_chunk_info(0)
-    copies = [tmp_path / "a.hdf5", tmp_path / "b.h5"]
-    for copy in copies:
-        convert(path, copy, "robomimic")
-    assert copies[0].read_bytes() == copies[1].read_bytes()
-    data = bytearray(path.read_bytes())
-    data[chunk.byte_offset + chunk.size // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=naming("d.hdf5", "demo_2[obs/state]")):
-        read(path, "robomimic").read("obs/state")
-
-
 def test_npz_is_read_by_numpy(source, tmp_path):
     convert(source, tmp_path / "d.npz", "npz")
     with np.load(tmp_path / "d.npz", allow_pickle=False) as found:
@@ -217,32 +178,6 @@ def test_ranges_beyond_the_episodes_are_refused_and_leave_nothing(source, tmp_pa
         convert(source, tmp_path / "new.npz", "npz", choice=ChoiceConfig.from_json(json.dumps(settings)))
     assert not (tmp_path / "new.npz").exists()
     convert(source, tmp_path / "new.npz", "npz", choice=ChoiceConfig(only=[f"1-{last}"]))
-
-
-def test_arrays_without_numbers_are_read_back_from_zarr(tmp_path):
-    pytest.importorskip("zarr")
-    empty = np.zeros((N, 0), np.float32)
-    np.savez(tmp_path / "odd.npz", actions=arrays()["actions"], force=empty, episode_ends=ends_of(LENGTHS))
-    convert(tmp_path / "odd.npz", tmp_path / "out.zarr", "zarr")
-    np.testing.assert_array_equal(ZarrStoreConfig(path=tmp_path / "out.zarr").create().read("force"), empty)
-
-
-@pytest.mark.parametrize(
-    ("renames", "problem"),
-    [
-        (["actions=action"], ("'actions'", "layout", "--rename action=actions")),
-        (["front=actions", "actions=a"], ("no key 'actions'", "layout")),
-        (["state=zeros/a"], ("'zeros'", "HDF5", "group", "--rename")),
-        (["state=/state"], ("'/state'", "HDF5", "group")),
-        (["state=obs/./state"], ("'obs/./state'", "HDF5", "group")),
-    ],
-)
-def test_names_that_hdf5_does_not_have_are_refused_before_anything_is_written(source, tmp_path, renames, problem):
-    pytest.importorskip("h5py")
-    options = [part for each in renames for part in ("--rename", each)]
-    done = command(source, tmp_path / "out.hdf5", "--to", "robomimic", *options)
-    assert done.exit_code == 65 and told(done.output, *problem)
-    assert sorted(tmp_path.iterdir()) == [source]
 
 
 def test_metadata_that_are_no_object_are_refused(source, tmp_path):

@@ -12,7 +12,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.inference.load import load_policy
 from dp_prior_client.onboard.action_limits import CHOICES, ActionLimits
 from dp_prior_client.onboard.frame_watch import UNWATCHED, FrameLimits
-from dp_prior_robot.serve_command import answers_of, serve
+from dp_prior_robot.serve_command import AnswerOptions, serve
 from dp_prior_robot.serving.session import Session
 from tests.cli.invoked import command
 from tests.messages import told
@@ -46,7 +46,7 @@ def test_the_limits_of_actions_are_those_of_python_and_of_every_session():
     policy = build()
     option = next(option for option in serve.params if option.name == "actions")
     assert tuple(option.type.choices) == CHOICES and option.default == ActionLimits().beyond
-    settings = answers_of(policy, "client", "naive", None, (), 2.0, None, "refuse", 3.0, "tell", 1.0)
+    settings = AnswerOptions(actions="refuse", actions_factor=3.0).settings_for(policy)
     assert settings["actions"] == ActionLimits("refuse", 3.0)
     assert Session(policy, **settings).agent.monitor is not None
     assert command("serve", "none", "--actions", "stop").exit_code == 2
@@ -57,8 +57,7 @@ def test_the_limits_of_actions_are_those_of_python_and_of_every_session():
     [("tell", FrameLimits(0.5)), ("refuse", FrameLimits(0.5, "refuse", "refuse")), ("ignore", UNWATCHED)],
 )
 def test_the_options_of_frames_are_the_limits_of_every_session(frames, limits):
-    answers = answers_of(build(), "client", "naive", None, (), 2.0, None, "tell", 2.0, frames, 0.5)
-    assert answers["frames"] == limits
+    assert AnswerOptions(frames=frames, frame_s=0.5).settings_for(build())["frames"] == limits
 
 
 @pytest.mark.slow

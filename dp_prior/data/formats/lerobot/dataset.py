@@ -23,10 +23,8 @@ from dp_prior.data.formats.episode_store import TASK, EpisodeStore
 from dp_prior.data.formats.lerobot.frames import lerobot_frames, videos_of
 from dp_prior.data.formats.lerobot.hub import COLUMNS, METADATA, download, files_of_cameras, files_of_episodes
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
-from dp_prior.data.formats.lerobot.rollouts import is_passed, rollout_gaps
-from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
-from dp_prior.data.formats.store_record import EpisodeStoreRecord, RolloutNeeds
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.frames import FrameContents, FrameFile, FrameSource
 from dp_prior.files.entry_points import needing
 from dp_prior.files.regular_files import expanded
@@ -101,7 +99,7 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         if choice == ALL_EPISODES:
             path, commit = downloaded(revision, [METADATA, COLUMNS, *files_of_cameras(cameras)])
         else:
-            _import_pyarrow()
+            import_pyarrow()
             path, commit = downloaded(revision, [METADATA, COLUMNS] if choice.where else [METADATA])
             meta = LeRobotMeta(path)
             chosen, _ = choice.of(LeRobotStore(meta))  # faults of episodes are reported when these are read
@@ -114,25 +112,11 @@ class LeRobotStoreConfig(EpisodeStoreRecord):
         Raises:
             ImportError: pyarrow is not installed.
         """
-        _import_pyarrow()
+        import_pyarrow()
         meta = LeRobotMeta(expanded(self.local({}, ()).path))
         if meta.info.get("storage_format") == "lance":
             raise DataError(str(meta.path), ['is in Lance tables; read the data set as "type": "lance"'])
         return LeRobotStore(meta)
-
-    def salvage(self, left_out: Collection[str]) -> tuple[LeRobotStore, list[str]]:
-        """See `EpisodeStoreRecord` and `salvage`."""
-        _import_pyarrow()
-        meta, lines = salvage(expanded(self.local({}, ()).path), left_out)
-        return LeRobotStore(meta), lines
-
-    def passes(self, key: str, name: str) -> bool:
-        """See `EpisodeStoreRecord`; the program is `lerobot-rollout`."""
-        return is_passed(key, name)
-
-    def rollout_gaps(self, needs: RolloutNeeds) -> list[str]:
-        """See `EpisodeStoreRecord`; the program is `lerobot-rollout`."""
-        return list(rollout_gaps(needs))
 
 
 class LeRobotStore(EpisodeStore):
@@ -348,7 +332,8 @@ class LeRobotStore(EpisodeStore):
         return table if rows is None else table.take(rows)
 
 
-def _import_pyarrow() -> None:
+def import_pyarrow() -> None:
+    """Raises ImportError if pyarrow is not installed."""
     with needing("lerobot", "reading LeRobot data needs pyarrow"):
         import pyarrow.parquet  # noqa: F401
 

@@ -213,18 +213,45 @@ def _videos_v3(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     Raises:
         DataError: the episode list lacks the columns, or episodes of a file overlap.
     """
-    before = f"videos/{key}/"
-    columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
     numbers = {name: number for number, name in enumerate(meta.lengths)}
-    by_file: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    problems = []
+    begins_by_file, problems = _begins_by_file(meta, key)
+    template = meta.template("video_path")
+    videos = []
+    for (chunk, file), begins in begins_by_file.items():
+        path = meta.file(template, video_key=key, chunk_index=chunk, file_index=file)
+        expected, has_gaps = 0, meta.is_part
+        begins.sort()
+        for frame, name in begins:
+            if frame < expected:
+                begin = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
+                problems.append(f"{path}: {begin}; expected {expected}, after the episodes before it in this file")
+                break
+            has_gaps |= frame > expected  # of episodes that the list of a subset lacks
+            expected = frame + meta.lengths[name]
+        first_frames = tuple(frame for frame, _ in begins) if has_gaps else None
+        videos.append(FrameFile(path, tuple(numbers[name] for _, name in begins), first_frames))
+    if problems:
+        raise DataError(str(meta.path), problems)
+    return videos
+
+
+def _begins_by_file(meta: LeRobotMeta, key: str) -> tuple[dict[tuple[int, int], list[tuple[int, int]]], list[str]]:
+    """First frame and name of each episode, by the chunk and the number of its video; and lines about unusable entries.
+
+    Raises:
+        DataError: the episode list lacks the columns, or the rate is unknown.
+    """
     fps = meta.info.get("fps")
     if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
         raise DataError(str(meta.info_file), [f"fps is {fps!r}; expected frames per second"])
+    before = f"videos/{key}/"
+    columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
+    begins_by_file: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    problems = []
     for listing in meta.listings:
         table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
         for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
-            if meta.is_part and name not in numbers:
+            if meta.is_part and name not in meta.lengths:
                 continue
             try:
                 place = as_count(chunk), as_count(file)
@@ -232,22 +259,5 @@ def _videos_v3(meta: LeRobotMeta, key: str) -> list[FrameFile]:
             except (ValueError, TypeError, OverflowError) as error:
                 problems.append(f"{listing}: episode {name} has no usable place in the videos of {key!r}: {error}")
                 continue
-            by_file.setdefault(place, []).append((frame, name))
-    template = meta.template("video_path")
-    videos = []
-    for (chunk, file), spans in by_file.items():
-        path = meta.file(template, video_key=key, chunk_index=chunk, file_index=file)
-        expected, has_gaps = 0, meta.is_part
-        spans.sort()
-        for frame, name in spans:
-            if frame < expected:
-                begin = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
-                problems.append(f"{path}: {begin}; expected {expected}, after the episodes before it in this file")
-                break
-            has_gaps |= frame > expected  # of episodes that the list of a subset lacks
-            expected = frame + meta.lengths[name]
-        begins = tuple(frame for frame, _ in spans) if has_gaps else None
-        videos.append(FrameFile(path, tuple(numbers[name] for _, name in spans), begins))
-    if problems:
-        raise DataError(str(meta.path), problems)
-    return videos
+            begins_by_file.setdefault(place, []).append((frame, name))
+    return begins_by_file, problems

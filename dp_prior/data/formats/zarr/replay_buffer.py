@@ -19,13 +19,11 @@ import numpy as np
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_array, check_memory, decoding
 from dp_prior.data.formats.episode_store import EpisodeStore, spans
-from dp_prior.data.formats.recording import Recording
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
 from dp_prior.data.formats.zarr.chunks import chunk_lengths, chunks_cut_short, is_hidden, missing_chunks, stored_bytes
 from dp_prior.data.formats.zarr.groups import check_codecs, read_metadata
-from dp_prior.data.frames import FrameContents, frame_bytes, frames_per_block
+from dp_prior.data.frames import FrameContents
 from dp_prior.data.frames.arrays import ArrayFrames, PictureArray
-from dp_prior.files.durable import publish, temporary_directory
 from dp_prior.files.entry_points import needing
 from dp_prior.files.regular_files import expanded
 
@@ -39,9 +37,6 @@ MOST_AXES = 32
 
 BLOCK_ROWS = 4096
 """Of numbers that are read at once, in chunks of fewer."""
-
-CHUNK_BYTES = 1 << 20
-"""Of numbers that are written, before compression; frames have the blocks in which they are read."""
 
 
 class ZarrStoreConfig(EpisodeStoreRecord):
@@ -77,40 +72,6 @@ class ZarrStoreConfig(EpisodeStoreRecord):
         with needing("zarr", "reading zarr data needs zarr"):
             import zarr  # noqa: F401
         return ZarrStore(**self.arguments())
-
-    def write(self, recording: Recording) -> None:
-        """Write a replay buffer as Diffusion Policy reads it: a zarr v2 directory, `data/<key>` and
-        `meta/episode_ends`; rate, tasks and names are attributes of the group `meta`.
-
-        Raises:
-            ImportError: zarr is not installed.
-        """
-        with needing("zarr", "writing zarr data needs zarr"):
-            import zarr
-            from numcodecs import Blosc
-        with temporary_directory(self.path) as place:
-            root = zarr.open_group(place, mode="w", zarr_format=2)
-            # Chunks of zeros are written as well: a missing chunk is then a lost chunk.
-            options = {"config": {"write_empty_chunks": True}, "compressors": Blosc("zstd", 5, Blosc.BITSHUFFLE)}
-            data, meta = root.create_group("data"), root.create_group("meta")
-            meta.attrs.update(recording.metadata)
-            meta.create_array("episode_ends", data=recording.ends, **options)
-            for name in recording.keys:
-                values = recording.read(name)
-                rows = max(1, CHUNK_BYTES // max(1, values[:1].nbytes))
-                chunks = (min(len(values), rows), *(max(1, length) for length in values.shape[1:]))
-                data.create_array(name, data=values, chunks=chunks, **options)
-            for name, source in recording.cameras.items():
-                contents = recording.contents(name)
-                shape = (int(recording.ends[-1]), *source.size, contents.channels)
-                count = min(shape[0], frames_per_block(frame_bytes(source.size, contents)))
-                chunks = (count, *shape[1:])
-                array = data.create_array(name, shape=shape, dtype=contents.dtype, chunks=chunks, **options)
-                row = 0
-                for block in recording.frames(name, count):
-                    array[row : row + len(block)] = block
-                    row += len(block)
-            publish(place, self.path)
 
 
 class ZarrStore(EpisodeStore):

@@ -5,7 +5,7 @@ import pytest
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.npz import NpzStoreConfig
-from dp_prior.data.formats.recording import Recording
+from dp_prior_foreign.recording import Recording
 from tests.messages import naming
 
 

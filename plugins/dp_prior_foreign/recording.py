@@ -75,46 +75,45 @@ class Recording:
             DataError: every key that is neither numbers nor frames or cannot be read, in one report.
         """
         chosen, faults = choice.of(store)
-        problems = [*faults]
-        empty = store.numbers()[chosen.numbers[chosen.lengths == 0]]
-        if len(empty):
-            problems.append(f"dp-prior convert leaves them out by --without {','.join(map(str, ranges(empty)))}")
-        shapes, filmed, deep = store.keys(), store.cameras(), store.depths()
+        shapes = store.keys()
+        problems = [*faults, *_without_steps(store, chosen)]
         unknown = sorted({*renames, *left_out} - {*shapes})
         problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
+        contents = dict.fromkeys(store.depths(), Depths()) | dict.fromkeys(store.cameras(), COLOURS)
         keys, cameras = {}, {}
         for key in shapes:
-            name = renames.get(key, TASK if key == store.text_key else key)
             if key in left_out or key in store.counted:
                 continue
+            name = renames.get(key, TASK if key == store.text_key else key)
             if name in keys or name in cameras:
                 problems.append(f"two keys would be named {name!r}")
             try:
-                if key not in filmed and store.is_number(key):
-                    keys[name] = key
-                elif key in filmed or key in deep:
-                    contents = COLOURS if key in filmed else Depths()
-                    cameras[name] = store.frames(key, chosen.recorded, contents, chosen.numbers)
-                    _check_order(cameras[name], name)
-                else:
-                    raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
+                frames = _frames(store, key, name, chosen, contents.get(key))
             except DataError as error:
-                key_problems = [
-                    problem for problem in error.problems if problem not in faults
-                ]  # of the key, not of episodes
-                problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in key_problems]
+                of_key = [problem for problem in error.problems if problem not in faults]  # not of episodes
+                problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in of_key]
+                continue
+            if frames is None:
+                keys[name] = key
+            else:
+                cameras[name] = frames
         if problems:
             raise DataError(store.where, problems)
-        metadata, texts = store.metadata(), store.texts()
-        if sorted(texts) != list(range(len(texts))):
-            finding = f"tasks are numbered {sorted(texts)[:5]}, ...; expected 0, 1, ..."
-            raise DataError(store.where, [finding])
-        names = {renames.get(key, key): number_names for key, number_names in metadata["names"].items()}
-        tasks = [texts[number] for number in range(len(texts))]
-        rate, ends = fps or metadata["fps"], np.cumsum(-(-chosen.lengths // stride))
-        rate = rate / stride if rate and stride > 1 else rate
-        robot = robot_type or metadata["robot_type"]
-        return cls(store, chosen, stride, ends, keys, cameras, rate, tasks, names, robot, pictures)
+        metadata = store.metadata()
+        rate = fps or metadata["fps"]
+        return cls(
+            store=store,
+            chosen=chosen,
+            stride=stride,
+            ends=np.cumsum(-(-chosen.lengths // stride)),
+            keys=keys,
+            cameras=cameras,
+            fps=rate / stride if rate and stride > 1 else rate,
+            tasks=_tasks(store),
+            names={renames.get(key, key): number_names for key, number_names in metadata["names"].items()},
+            robot_type=robot_type or metadata["robot_type"],
+            pictures=pictures,
+        )
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -172,6 +171,42 @@ class Recording:
             for block in source.read(part, 0):
                 yield block if self.stride == 1 else block[is_step[row : row + len(block)]]
                 row += len(block)
+
+
+def _without_steps(store: EpisodeStore, chosen: Chosen) -> Iterator[str]:
+    """Tell how to leave out the chosen episodes that have no steps."""
+    empty = store.numbers()[chosen.numbers[chosen.lengths == 0]]
+    if len(empty):
+        yield f"dp-prior convert leaves them out by --without {','.join(map(str, ranges(empty)))}"
+
+
+def _frames(
+    store: EpisodeStore, key: str, name: str, chosen: Chosen, contents: FrameContents | None
+) -> FrameSource | None:
+    """Open the frames of a key, which has the new name `name`; None for a key of numbers, depth included.
+
+    Args:
+        contents: colours or depth; None for a key that holds no frames.
+
+    Raises:
+        DataError: the key holds neither numbers nor frames, or cannot be read.
+    """
+    if contents is not COLOURS and store.is_number(key):
+        return None
+    if contents is None:
+        raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
+    source = store.frames(key, chosen.recorded, contents, chosen.numbers)
+    _check_order(source, name)
+    return source
+
+
+def _tasks(store: EpisodeStore) -> list[str]:
+    """The instructions, in the order of their numbers 0, 1, ..."""
+    texts = store.texts()
+    if sorted(texts) != list(range(len(texts))):
+        finding = f"tasks are numbered {sorted(texts)[:5]}, ...; expected 0, 1, ..."
+        raise DataError(store.where, [finding])
+    return [texts[number] for number in range(len(texts))]
 
 
 def _in_order(source: FrameSource) -> list[Any]:

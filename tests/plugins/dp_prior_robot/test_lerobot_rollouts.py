@@ -3,8 +3,10 @@
 import pytest
 
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
-from dp_prior.data.formats.lerobot.rollouts import STATE, RolloutNeeds, is_passed
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.store_record import RolloutNeeds
+from dp_prior_foreign.annotated_lerobot import AnnotatedLeRobotConfig
+from dp_prior_robot.lerobot_rollouts import STATE, passes
 from tests.messages import told_each
 
 ARM = ["shoulder_pan.pos", "gripper.pos", "base_theta.vel"]
@@ -44,8 +46,13 @@ def test_each_gap_is_told_by_name(needs, expected):
 
 
 def test_numbers_pass_by_the_end_of_their_names_in_the_state_alone():
-    assert [is_passed(STATE, name) for name in [*ARM, *FORCES]] == [True] * 3 + [False] * 3
-    assert not is_passed("observation.velocity", "a.vel")
+    assert [passes(STATE, name) for name in [*ARM, *FORCES]] == [True] * 3 + [False] * 3
+    assert not passes("observation.velocity", "a.vel")
+
+
+def test_sets_with_annotations_have_the_same_program():
+    record = AnnotatedLeRobotConfig(path="set")
+    assert record.passes(STATE, "a.pos") and not record.passes(STATE, "grip")
 
 
 def test_other_formats_have_no_such_program():

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 from dp_prior.data.errors import first_few
 from dp_prior.data.formats.store_record import RolloutNeeds
+from dp_prior_robot.export.lerobot_source import STATE
 
-STATE = "observation.state"
 PASSED = (".pos", ".vel")
 """Endings of the names of numbers that are passed."""
 
 
-def is_passed(key: str, name: str) -> bool:
+def passes(key: str, name: str) -> bool:
     """Whether a rollout gives a policy the number of this name under a key of the data set."""
     return key == STATE and name.endswith(PASSED)
 
@@ -29,7 +29,7 @@ def rollout_gaps(needs: RolloutNeeds) -> Iterator[str]:
     every_name = itertools.chain(*needs.obs.values(), needs.action)
     is_of_robot = any(name.endswith(PASSED) for name in every_name)
     for key, names in needs.obs.items():
-        withheld = [name for name in names if not is_passed(key, name)]
+        withheld = [name for name in names if not passes(key, name)]
         if key != STATE and is_of_robot:
             yield (
                 f"{key} is not given by lerobot-rollout, which gives {STATE} and cameras; leave it out for LeRobot's "

@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.dataset import LeRobotStore, LeRobotStoreConfig, import_pyarrow
 from dp_prior.data.formats.lerobot.frames import rows_without_picture, videos_of
 from dp_prior.data.formats.lerobot.meta import COUNTED, LeRobotMeta, TableFile
 from dp_prior.data.formats.lerobot.tables import read_columns, to_numpy
 from dp_prior.data.frames.colours import COLOURS
 from dp_prior.data.frames.depths import Depths
 from dp_prior.data.frames.video_frames import called, whole_frames
+from dp_prior.files.regular_files import expanded
 
 _MOST_UNLISTED = 100_000
 """Most episodes missing from the list that are named; a damaged meta/info.json may count billions."""
@@ -27,7 +29,14 @@ _MOST_UNLISTED = 100_000
 _UNLISTED = "not in the episode list"
 
 
-def salvage(path: Path, left_out: Collection[str]) -> tuple[LeRobotMeta, list[str]]:
+def salvage(record: LeRobotStoreConfig, left_out: Collection[str]) -> tuple[LeRobotStore, list[str]]:
+    """See `EpisodeStoreRecord.salvage`."""
+    import_pyarrow()
+    meta, lines = intact_episodes(expanded(record.local({}, ()).path), left_out)
+    return LeRobotStore(meta), lines
+
+
+def intact_episodes(path: Path, left_out: Collection[str]) -> tuple[LeRobotMeta, list[str]]:
     """Find the intact episodes: returns their metadata, and lines about the other episodes and files.
 
     Args:
@@ -130,8 +139,8 @@ def _without_frames(meta: LeRobotMeta, key: str) -> dict[int, str]:
         for place, begin in zip(file.episodes, file.begins or (0,), strict=True):
             have = max(0, count - begin)
             if have < lengths[place]:
-                intact = f"{have} of its {lengths[place]} frames" if have else "none of its frames"
-                lost[names[place]] = f"{where} gives {intact}: {problem or 'it ends'}"
+                decoded = f"{have} of its {lengths[place]} frames" if have else "none of its frames"
+                lost[names[place]] = f"{where} gives {decoded}: {problem or 'it ends'}"
             elif file.begins is None and have > lengths[place]:
                 lost[names[place]] = f"{where} gives {have} frames, but it has {lengths[place]} rows"
     return lost

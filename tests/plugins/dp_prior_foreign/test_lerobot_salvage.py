@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from dp_prior.cli import main
 from dp_prior.data.errors import DataError
 from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
-from dp_prior.data.formats.lerobot.salvage import salvage
 from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior_foreign.annotated_lerobot import AnnotatedLeRobotConfig
 from dp_prior_foreign.convert import convert
+from dp_prior_foreign.lerobot_salvage import intact_episodes
 from tests.data.frames.recordings import KEY, pictures, write_lerobot, write_video
 from tests.data.frames.sources import NEEDS
 from tests.messages import naming, told, told_each
@@ -246,7 +247,7 @@ def test_a_shared_video_gives_exactly_the_episodes_before_its_cut_wherever_it_is
     whole, counts = path.read_bytes(), []
     for size in [*range(len(whole) // 2, len(whole), len(whole) // 15), len(whole)]:
         path.write_bytes(whole[:size])
-        meta, told = salvage(root, [])
+        meta, told = intact_episodes(root, [])
         counts.append(len(meta.lengths))
         lost = range(counts[-1], 3)
         assert [line.partition(":")[0] for line in told if "left out" in line] == [
@@ -281,6 +282,15 @@ def test_chosen_episodes_keep_their_numbers_and_the_command_tells_all(record):
     assert done.exit_code == 0 and "wrote 1 episodes, 2 steps" in done.output and "episode 0: left out" in done.output
     store = LeRobotStoreConfig(path=root.parent / "out").create()
     assert store.read("action").ravel().tolist() == [7, 8]
+
+
+def test_a_set_with_annotations_is_salvaged_without_these(record):
+    root = record("v2.1")
+    cut(root / LAST["v2.1"])
+    stores, lines = zip(
+        *(kind(path=root).salvage([]) for kind in (LeRobotStoreConfig, AnnotatedLeRobotConfig)), strict=True
+    )
+    assert lines[0] == lines[1] and [store.episode_ends.tolist() for store in stores] == [[3, 7]] * 2
 
 
 def test_other_formats_and_faults_do_not_offer_it(record, tmp_path):
