@@ -84,7 +84,7 @@ def test_metadata_and_files_that_differ_are_refused_and_no_other_file_is_read(tm
         bags_at(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["x.db3", "x.bag", "x.mcap.zstd"])
+@pytest.mark.parametrize("name", ["x.db3", "x.db3.zstd", "x.bag", "x.mcap.zstd"])
 def test_other_files_of_bags_are_refused_with_the_way_to_mcap(name, tmp_path):
     (tmp_path / "take").mkdir()
     (tmp_path / "take" / name).touch()
@@ -167,12 +167,31 @@ def test_a_chunk_of_another_size_than_declared_and_a_message_of_no_channel_are_d
             read(one(tmp_path / "x.mcap"))
 
 
+def test_messages_that_are_compressed_one_by_one_hold_the_same(tmp_path):
+    import zstandard
+
+    folder = write_split(tmp_path / "take", MESSAGES, 1)
+    metadata = folder / "metadata.yaml"
+    text = metadata.read_text()
+    for mode in ("NONE", "none", "MESSAGE\n  compression_format: zstd"):
+        metadata.write_text(text.replace("mode: ''", f"mode: {mode}"))
+        plain = [*bags_at(folder)[0].messages()]
+        packed = [dataclasses.replace(message, data=zstandard.compress(message.data)) for message in plain]
+        assert [str(message.decode()) for message in packed] == [str(message.decode()) for message in plain]
+    for damaged, told in ((packed[0].data[:30], "decoded"), (zstandard.compress(bytes(1 << 31)), "2,147,483,648")):
+        with pytest.raises(DataError, match=naming(packed[0].topic, told)):
+            dataclasses.replace(packed[0], data=damaged).decode()
+    metadata.write_text(text.replace("mode: ''", "mode: MESSAGE\n  compression_format: lz4"))
+    with pytest.raises(DataError, match=naming("MESSAGE", "rosbags-convert")):
+        bags_at(folder)
+
+
 def test_messages_of_another_encoding_and_damaged_ones_name_topic_and_type(tmp_path):
     message = next(iter(one(write_bag(tmp_path / "x.mcap", MESSAGES)).messages()))
     other = dataclasses.replace(message, schema=dataclasses.replace(message.schema, encoding="ros2idl"))
-    with pytest.raises(DataError, match=naming(message.topic, message.type, "ros2idl", "ros2msg")):
+    with pytest.raises(DataError, match=naming(message.topic, message.type, "ros2idl", "ros2msg", "rosbags-convert")):
         other.decode()
-    with pytest.raises(DataError, match=naming(message.topic, "json", "cdr")):
+    with pytest.raises(DataError, match=naming(message.topic, "json", "cdr", "#other-files")):
         channel = dataclasses.replace(message.channel, message_encoding="json")
         dataclasses.replace(message, channel=channel).decode()
     with pytest.raises(DataError, match=naming(message.topic, message.type)):
