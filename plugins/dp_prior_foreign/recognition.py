@@ -17,6 +17,7 @@ from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import expanded
 from dp_prior_foreign.episode_groups import groups_of_episodes, hold_episodes_surely, pattern_of
 from dp_prior_foreign.unread_layouts import (
+    first_folders,
     parts_of_one_episode,
     refuse_unread_layout,
     refuse_unread_npz,
@@ -107,6 +108,9 @@ def kind_of(path: Path) -> str:
     entries = sorted(path.iterdir()) if path.is_dir() else []
     inside = next((entry for entry in entries[:MOST_ENTRIES] if known_kind(entry)), None)
     inside = inside or next((entry for entry in entries[:MOST_ENTRIES] if _has_groups_of_episodes(entry)), None)
+    if inside is None and path.is_dir():
+        folders = first_folders(path)[1:]
+        inside = next((folder for folder in folders if known_kind(folder) or likely_layout(folder)), None)
     if inside:
         if inside.is_dir() and known_kind(inside) == "zarr":
             refuse_unread_zarr(inside)

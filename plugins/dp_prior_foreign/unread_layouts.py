@@ -176,7 +176,7 @@ def _steps_apart(path: Path) -> str:
 def _pictures_of_steps(path: Path) -> str:
     """Describe a folder of episodes that have pictures in a folder beside recorded actions, as xr_teleoperate
     (data.json) and Bridge (policy_out.pkl) record; an empty string for other folders."""
-    for folder in _first_folders(path):
+    for folder in first_folders(path):
         record = next((file for file in sorted(folder.glob("*.*")) if _records_actions(file)), None)
         picture = None
         if record is not None:
@@ -188,7 +188,7 @@ def _pictures_of_steps(path: Path) -> str:
     return ""
 
 
-def _first_folders(path: Path) -> list[Path]:
+def first_folders(path: Path) -> list[Path]:
     """A folder, and the first few of every level below; episodes of one recorder have one layout."""
     folders, level = [path], [path]
     for _ in range(DEEPEST):
