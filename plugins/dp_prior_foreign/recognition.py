@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from dp_prior.config import Config, records_in
 from dp_prior.config.origins import own_packages
-from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.errors import DataError, UnreadableError, first_few
 from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, first_layout, holds_several
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.hdf5 import ENDINGS
+from dp_prior.data.hdf5 import ENDINGS, datasets, group_at, groups_at, opened_hdf5
 from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import expanded
 from dp_prior_foreign.episode_groups import groups_of_episodes, hold_episodes_surely, pattern_of
@@ -184,7 +185,18 @@ def known_kind(path: Path) -> str | None:
 
     records = sorted(records_in(EpisodeStoreConfig), key=place)
     kind = next((record.model_fields["type"].default for record in records if record.is_at(path)), None)
-    return None if kind == "episode_files" and (steps_in_groups(path) or _holds_grouped_files(path)) else kind
+    if kind == "episode_files" and (steps_in_groups(path) or _holds_grouped_files(path)):
+        return None
+    return None if kind == "robomimic" and _calls_actions_otherwise(path) else kind
+
+
+def _calls_actions_otherwise(file: Path) -> bool:
+    """Whether a file with the groups of robomimic has no array called actions, as RoboTurk's, which groups of any HDF5
+    file read."""
+    with contextlib.suppress(DataError, UnreadableError, ImportError), opened_hdf5(file, "its layout") as stored:
+        groups = [group_at(stored, name) for name in groups_at(stored, "data/demo_*")]
+        return bool(groups) and all("actions" not in group and datasets(group)[0] for group in groups)
+    return False
 
 
 def _holds_grouped_files(folder: Path) -> bool:
