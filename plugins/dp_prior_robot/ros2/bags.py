@@ -32,6 +32,7 @@ OTHER_FORMATS = {
 """Remedies for other files of bags, by ending."""
 
 _MAGIC, _LARGEST_METADATA = b"\x89MCAP0\r\n", 4 << 20
+_WIDE = re.compile(rb"(float|int)64\b")  # numbers that XCDR2 aligns by 4 bytes, not by 8
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _MOST_NESTED = 32  # in metadata; recorders nest about six
 
@@ -68,7 +69,17 @@ class BagMessage:
                 raise DataError(
                     self.topic, [f"holds {self.type} encoded as {encoding}; expected cdr, ros2msg; {remedy}"]
                 )
-            return decode(_uncompressed(self.data, self.topic))
+            data = _uncompressed(self.data, self.topic)
+            self._check_representation(data[1:2])
+            return decode(data)
+
+    def _check_representation(self, kind: bytes) -> None:
+        """Raises DataError for a representation of CDR that is read with wrong offsets, without an error."""
+        plain_xcdr2 = kind in (b"\6", b"\7")
+        has_wide_numbers = _WIDE.search(self.schema.data) is not None if self.schema else True
+        if kind not in (b"", b"\0", b"\1") and not (plain_xcdr2 and not has_wide_numbers):
+            finding = f"holds {self.type} in the CDR representation {kind.hex()}; expected 00 or 01, XCDR1"
+            raise DataError(self.topic, [f"{finding}; save its numbers by NumPy (docs/own_data.md#other-files)"])
 
 
 @dataclass(frozen=True)
