@@ -15,8 +15,8 @@ def groups_of_episodes(layout: Layout) -> dict[str, Layout]:
     """Find the numbered groups that hold an episode each, as NAME_0, NAME_1, ... or below a parent.
 
     Returns:
-        the arrays of each group by their paths in it; empty for other layouts, and if several parents have such groups,
-        since these may be parts of one episode.
+        the arrays of each group by their paths in the group; empty for other layouts, and if several parents have such
+        groups, which may be parts of one episode.
     """
     families: dict[str, dict[str, Layout]] = defaultdict(lambda: defaultdict(dict))
     for key, header in layout.items():

@@ -1,4 +1,4 @@
-"""A topic that is read as the JSON file would name it, so that a proposal holds only what can be read."""
+"""A topic that is read as an entry of the JSON file would read the topic, so that a proposal names readable topics."""
 
 from __future__ import annotations
 

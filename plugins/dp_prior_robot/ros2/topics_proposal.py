@@ -121,7 +121,7 @@ def missing_topics(bag: Bag, path: Path, file: Path) -> DataError:
         advice = "Mend what is left out, or save numbers by NumPy (docs/own_data.md#other-files)"
         return DataError(str(path), ["\n  ".join(lines)], advice)
     if "ahead" in str(proposed["keys"].get("action")):
-        lines.append("No topic of commands can be read, so the proposed action is the next state")
+        lines.append('No topic of commands can be read, so the proposed action is the next state, by "ahead": 1')
     try:
         BagEpisode(bag, TopicsConfig.model_validate(proposed)).layout  # noqa: B018
     except DataError as error:

@@ -157,7 +157,7 @@ def test_what_is_proposed_is_read_and_what_is_left_out_has_a_reason(case, tmp_pa
         assert {"topic": topic, **expected} in options
         assert store.episode_ends[0] > (1 if "top" in topic else 30)
     is_command = isinstance(expected, dict) and ("cmd" in topic or "trajectory" in topic)
-    assert ("the proposed action is the next state" in text) == (not is_command)
+    assert told(text.partition("{\n")[0], '"ahead": 1') == (not is_command)
 
 
 def test_all_publishers_of_a_topic_and_topics_of_one_short_name_are_proposed(tmp_path):
