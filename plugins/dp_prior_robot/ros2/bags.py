@@ -64,7 +64,9 @@ class BagMessage:
             decode = self.factory.decoder_for(self.channel.message_encoding, self.schema)
             if decode is None:
                 remedy = "save its numbers by NumPy (docs/own_data.md#other-files)"
-                if self.channel.message_encoding == "cdr":
+                if self.schema is None:
+                    remedy = "record again where the package of its messages is installed"
+                elif self.channel.message_encoding == "cdr":
                     remedy = f"{REWRITE_COMMAND} writes it"
                 raise DataError(
                     self.topic, [f"holds {self.type} encoded as {encoding}; expected cdr, ros2msg; {remedy}"]

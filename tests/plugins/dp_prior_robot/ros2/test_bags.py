@@ -208,6 +208,8 @@ def test_messages_of_another_encoding_and_damaged_ones_name_topic_and_type(tmp_p
     other = dataclasses.replace(message, schema=dataclasses.replace(message.schema, encoding="ros2idl"))
     with pytest.raises(DataError, match=naming(message.topic, message.type, "ros2idl", "ros2msg", "rosbags-convert")):
         other.decode()
+    with pytest.raises(DataError, match=naming(message.topic, "cdr, None", "record")):
+        dataclasses.replace(message, schema=None).decode()
     with pytest.raises(DataError, match=naming(message.topic, "json", "cdr", "#other-files")):
         channel = dataclasses.replace(message.channel, message_encoding="json")
         dataclasses.replace(message, channel=channel).decode()
