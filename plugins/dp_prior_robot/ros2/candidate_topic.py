@@ -26,12 +26,14 @@ class CandidateTopic:
 
     Attributes:
         fault: why the topic cannot be read; an empty string for a topic that can be.
+        later_joints: joints that the first message does not name.
     """
 
     def __init__(self, topic: str, first: Any):
         """Args: first: the first message, decoded."""
         names = joints_of(first)
         self.fault = f"names a joint twice: {', '.join(names)}" if len(set(names)) < len(names) else ""
+        self.later_joints: set[str] = set()
         entry = {"topic": topic, "field": _field_of(first), "names": names or None, "max_gap": MAX_GAP}
         self._entry = {name: value for name, value in entry.items() if value is not None}
         clocks: tuple[Clock, Clock] = ("header", "log")
@@ -48,6 +50,7 @@ class CandidateTopic:
         """Take the next message."""
         if self.fault:
             return
+        self.later_joints.update(set(joints_of(message)).difference(self._entry.get("names", ())))
         count = len(message.points) if self._entry.get("field", "").startswith(_POINTS) else 1
         if count != 1:
             self.fault = f"has trajectories of {count} points, which are no command for each step"

@@ -107,7 +107,9 @@ class _Topic:
         faults = [self.fault, *(candidate.fault for candidate in self.candidates)]
         if self.is_command and self.example is not None and not self.candidates:
             faults.append("name its numbers by field")
-        reasons = first_few([fault for fault in faults if fault], 2)
+        later = sorted(set().union(*(candidate.later_joints for candidate in self.candidates)))
+        faults.append(f"joints {first_few(later)}, which are not in the first message" if later else "")
+        reasons = first_few([fault for fault in faults if fault], 3)
         return reasons and f"; left out: {reasons}"
 
 

@@ -184,6 +184,14 @@ def test_all_publishers_of_a_topic_and_topics_of_one_short_name_are_proposed(tmp
     assert any("j5" in remark and "/joint_states" in remark for remark in store.remarks())
 
 
+def test_joints_that_come_after_the_first_message_are_told(tmp_path):
+    first, *rest = joints(100, 1, ["j0", "j1"], start=7)
+    first[3].update(name=["j0"], position=[0.0])
+    write_bag(tmp_path / "x.mcap", [first, *rest])
+    text, found = proposed(tmp_path / "x.mcap")
+    assert told(text, "/joint_states", "left out", "j1") and found["keys"]["observation.state"]["names"] == ["j0"]
+
+
 def test_a_recording_without_a_readable_topic_gets_no_file(tmp_path):
     write_bag(tmp_path / "x.mcap", at(20, "/a", "std_msgs/Float64MultiArray", {"data": []}))
     with pytest.raises(DataError, match=naming("/a", "left out", "no numbers", "#other-files")) as caught:
