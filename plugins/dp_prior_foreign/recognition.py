@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from dp_prior.config import Config, records_in
 from dp_prior.config.origins import own_packages
-from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.errors import DataError, UnreadableError, first_few
 from dp_prior.data.formats import EpisodeStoreConfig
 from dp_prior.data.formats.episode_files import episode_at, files_of_episodes, first_layout, holds_several
 from dp_prior.data.formats.store_record import EpisodeStoreRecord
-from dp_prior.data.hdf5 import ENDINGS
+from dp_prior.data.hdf5 import ENDINGS, datasets, group_at, groups_at, opened_hdf5
 from dp_prior.files.entry_points import misplaced
 from dp_prior.files.regular_files import expanded
+from dp_prior_foreign.episode_groups import groups_of_episodes, hold_episodes_surely, pattern_of
 from dp_prior_foreign.unread_layouts import (
+    first_folders,
     parts_of_one_episode,
     refuse_unread_layout,
     refuse_unread_npz,
@@ -105,6 +108,10 @@ def kind_of(path: Path) -> str:
         raise DataError(str(path.absolute()), [f"is read if a configuration says how, probably {example}"])
     entries = sorted(path.iterdir()) if path.is_dir() else []
     inside = next((entry for entry in entries[:MOST_ENTRIES] if known_kind(entry)), None)
+    inside = inside or next((entry for entry in entries[:MOST_ENTRIES] if _has_groups_of_episodes(entry)), None)
+    if inside is None and path.is_dir():
+        folders = first_folders(path)[1:]
+        inside = next((folder for folder in folders if known_kind(folder) or likely_layout(folder)), None)
     if inside:
         if inside.is_dir() and known_kind(inside) == "zarr":
             refuse_unread_zarr(inside)
@@ -139,16 +146,14 @@ def _remedy(names: list[str]) -> str:
 
 
 def likely_layout(path: Path) -> dict[str, str]:
-    """Propose `episodes` of a configuration for groups called NAME_0, NAME_1, ..., or for folders, or folders of
-    folders, with a file of an episode; empty for another path."""
+    """Propose `episodes` of a configuration for groups called NAME_0, NAME_1, ..., also below a parent, or for folders,
+    or folders of folders, with a file of an episode; empty for another path."""
     if steps_in_groups(path):
         return {}
     if path.suffix in ENDINGS:
-        arrays = first_layout([path])
-        names = {key.partition("/")[0] for key in arrays}
-        stems = {name.rstrip("0123456789") for name in names}
-        if len(names) > len(stems) == 1 and not {*arrays, *stems} & names:
-            return {"type": "hdf5_groups", "path": str(path), "groups": f"{[*stems][0]}*"}
+        groups = groups_of_episodes(first_layout([path]))
+        if groups:
+            return {"type": "hdf5_groups", "path": str(path), "groups": pattern_of(groups)}
     elif path.is_dir():
         for folders in ("*/", "*/*/"):  # of episodes, and of days with episodes
             files = files_of_episodes(path, f"{folders}*")
@@ -180,4 +185,26 @@ def known_kind(path: Path) -> str | None:
 
     records = sorted(records_in(EpisodeStoreConfig), key=place)
     kind = next((record.model_fields["type"].default for record in records if record.is_at(path)), None)
-    return None if kind == "episode_files" and steps_in_groups(path) else kind
+    if kind == "episode_files" and (steps_in_groups(path) or _holds_grouped_files(path)):
+        return None
+    return None if kind == "robomimic" and _calls_actions_otherwise(path) else kind
+
+
+def _calls_actions_otherwise(file: Path) -> bool:
+    """Whether a file with the groups of robomimic has no array called actions, as RoboTurk's, which groups of any HDF5
+    file read."""
+    with contextlib.suppress(DataError, UnreadableError, ImportError), opened_hdf5(file, "its layout") as stored:
+        groups = [group_at(stored, name) for name in groups_at(stored, "data/demo_*")]
+        return bool(groups) and all("actions" not in group and datasets(group)[0] for group in groups)
+    return False
+
+
+def _holds_grouped_files(folder: Path) -> bool:
+    """Whether the first file of a folder has several episodes in groups."""
+    files = files_of_episodes(folder, "*")
+    groups = groups_of_episodes(first_layout(files[:1])) if files[0].suffix in ENDINGS else {}
+    return bool(groups) and hold_episodes_surely(groups, len(files) == 1)
+
+
+def _has_groups_of_episodes(file: Path) -> bool:
+    return file.suffix in ENDINGS and bool(groups_of_episodes(first_layout([file])))

@@ -12,11 +12,13 @@ from pathlib import Path
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.files import decoding, npy_header, reading
 from dp_prior.data.formats.episode_files import files_of_episodes, first_layout, holds_a_step
+from dp_prior.data.formats.grouped import Layout
 from dp_prior.data.formats.zarr.groups import read_metadata
 from dp_prior.data.found_files import by_number
 from dp_prior.data.hdf5 import ENDINGS
 from dp_prior.data.pictures.decode import PICTURE_ENDINGS
 from dp_prior.files.regular_files import open_regular
+from dp_prior_foreign.episode_groups import groups_of_episodes
 
 _ACTION = re.compile(r"(^|[._-])actions?([._-]|\d|$)", re.I)
 
@@ -106,10 +108,19 @@ def refuse_unread_npz(path: Path) -> None:
 
 
 def steps_in_groups(path: Path) -> str:
-    """Describe an HDF5 file, or the first of a folder, whose numbered groups hold one step each; an empty string for
-    other places."""
+    """Describe an HDF5 file, or the first of a folder, whose numbered groups, or the groups of its first episode, hold
+    one step each; an empty string for other places."""
     files = files_of_episodes(path, "*") if path.is_dir() else [path]
     layout = first_layout(files[:1]) if files and files[0].suffix in ENDINGS else {}
+    inside = _steps_among(layout)
+    for name, arrays in itertools.islice(groups_of_episodes(layout).items(), 1):
+        below = _steps_among(arrays)
+        inside = inside or (below and f"{name}/{below}")
+    return inside and f"holds a group for each step, of {files[0].name} the first {inside}"
+
+
+def _steps_among(layout: Layout) -> str:
+    """Describe the first of numbered groups that hold one step each; an empty string for other layouts."""
     groups = sorted({key.partition("/")[0] for key in layout}, key=by_number)
     if len(groups) < 2 or len({group.rstrip("0123456789") for group in groups}) > 1 or {*groups} & {*layout}:
         return ""
@@ -121,8 +132,7 @@ def steps_in_groups(path: Path) -> str:
         return ""
     if len(lengths) == 1 and all(length and len(groups) <= length[0] for length in lengths):
         return ""  # episodes with one number for each step
-    inside = first_few([f"{key} {shape}" for key, (shape, _) in step.items()], 8)
-    return f"holds a group for each step, the first {groups[0]} of {files[0].name} with {inside}"
+    return f"{groups[0]} with {first_few([f'{key} {shape}' for key, (shape, _) in step.items()], 8)}"
 
 
 def parts_of_one_episode(layout: Iterable[str]) -> str:
@@ -166,7 +176,7 @@ def _steps_apart(path: Path) -> str:
 def _pictures_of_steps(path: Path) -> str:
     """Describe a folder of episodes that have pictures in a folder beside recorded actions, as xr_teleoperate
     (data.json) and Bridge (policy_out.pkl) record; an empty string for other folders."""
-    for folder in _first_folders(path):
+    for folder in first_folders(path):
         record = next((file for file in sorted(folder.glob("*.*")) if _records_actions(file)), None)
         picture = None
         if record is not None:
@@ -178,7 +188,7 @@ def _pictures_of_steps(path: Path) -> str:
     return ""
 
 
-def _first_folders(path: Path) -> list[Path]:
+def first_folders(path: Path) -> list[Path]:
     """A folder, and the first few of every level below; episodes of one recorder have one layout."""
     folders, level = [path], [path]
     for _ in range(DEEPEST):

@@ -15,7 +15,7 @@ from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.formats.grouped import EpisodeArrays, Layout
 from dp_prior_robot.ros2.bags import Bag
-from dp_prior_robot.ros2.contents import picture_of
+from dp_prior_robot.ros2.contents import joints_of, picture_of
 from dp_prior_robot.ros2.topics import TopicsConfig
 from dp_prior_robot.ros2.track import SECOND, Track
 
@@ -79,8 +79,10 @@ class BagEpisode(EpisodeArrays):
             if readers:
                 decoded = message.decode()
                 with decoding(message.topic, f"a message is not as {message.type} should be"):
-                    for track in readers:
-                        track.add(decoded, message.log_time)
+                    is_read = [track.add(decoded, message.log_time) for track in readers]
+                if not any(is_read):
+                    note = f"{message.topic}: messages that name joints of no key, such as {joints_of(decoded)[0]}"
+                    self.notes[note] = self.notes.get(note, 0) + 1
         recorded_topics = {topic for topic, _ in self.recorded}
         missing = [
             f"has no topic {topic!r}. {nearest_name(topic, recorded_topics)}"

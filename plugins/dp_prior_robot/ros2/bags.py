@@ -25,12 +25,15 @@ REWRITE_COMMAND = "`rosbags-convert --src OLD --dst NEW --dst-storage mcap` of t
 
 OTHER_FORMATS = {
     ".db3": f"{REWRITE_COMMAND} writes MCAP, as does `ros2 bag convert` with `storage_id: mcap`",
+    ".db3.zstd": f"{REWRITE_COMMAND} writes MCAP, unpacked",
     ".bag": f"it is of ROS 1: {REWRITE_COMMAND} writes a bag of ROS 2",
     ".mcap.zstd": f"{REWRITE_COMMAND} writes it unpacked, as does `ros2 bag convert`",
 }
 """Remedies for other files of bags, by ending."""
 
 _MAGIC, _LARGEST_METADATA = b"\x89MCAP0\r\n", 4 << 20
+_WIDE = re.compile(rb"(float|int)64\b")  # numbers that XCDR2 aligns by 4 bytes, not by 8
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _MOST_NESTED = 32  # in metadata; recorders nest about six
 
 
@@ -60,8 +63,25 @@ class BagMessage:
         with decoding(self.topic, f"a message of {self.type} cannot be decoded"):
             decode = self.factory.decoder_for(self.channel.message_encoding, self.schema)
             if decode is None:
-                raise DataError(self.topic, [f"holds {self.type} encoded as {encoding}; expected cdr, ros2msg"])
-            return decode(self.data)
+                remedy = "save its numbers by NumPy (docs/own_data.md#other-files)"
+                if self.schema is None:
+                    remedy = "record again where the package of its messages is installed"
+                elif self.channel.message_encoding == "cdr":
+                    remedy = f"{REWRITE_COMMAND} writes it"
+                raise DataError(
+                    self.topic, [f"holds {self.type} encoded as {encoding}; expected cdr, ros2msg; {remedy}"]
+                )
+            data = _uncompressed(self.data, self.topic)
+            self._check_representation(data[1:2])
+            return decode(data)
+
+    def _check_representation(self, kind: bytes) -> None:
+        """Raises DataError for a representation of CDR that is read with wrong offsets, without an error."""
+        plain_xcdr2 = kind in (b"\6", b"\7")
+        has_wide_numbers = _WIDE.search(self.schema.data) is not None if self.schema else True
+        if kind not in (b"", b"\0", b"\1") and not (plain_xcdr2 and not has_wide_numbers):
+            finding = f"holds {self.type} in the CDR representation {kind.hex()}; expected 00 or 01, XCDR1"
+            raise DataError(self.topic, [f"{finding}; save its numbers by NumPy (docs/own_data.md#other-files)"])
 
 
 @dataclass(frozen=True)
@@ -183,8 +203,9 @@ def _listed(metadata: Path) -> list[str]:
                 finding = "repeats parts by aliases" if depth <= _MOST_NESTED else f"nests over {_MOST_NESTED} values"
                 raise DataError(str(metadata), [f"{finding}, which no recorder writes; copy it again"])
         information = yaml.load(text, loader)["rosbag2_bagfile_information"]
-        if information.get("compression_mode"):
-            mode = information["compression_mode"]
+        mode = str(information.get("compression_mode") or "none")
+        how = f"{mode} {information.get('compression_format', '')}".lower()
+        if mode.lower() != "none" and how != "message zstd":
             raise DataError(str(metadata), [f"compression_mode is {mode}; {REWRITE_COMMAND} writes it without"])
         return [str(name) for name in information["relative_file_paths"]]
 
@@ -240,13 +261,9 @@ class _Within:
 def _unpacked(chunk: Chunk, file: Path) -> Chunk:
     """Decompress a chunk; of a damaged chunk never more bytes than it declares."""
     size = chunk.uncompressed_size
-    if size > MOST_CHUNK_BYTES:
-        raise DataError(str(file), [f"has a chunk of {size:,} bytes; expected at most {MOST_CHUNK_BYTES:,}"])
-    check_memory(str(file), size)
+    _check_size(str(file), size, "chunk")
     if chunk.compression == "zstd":
-        import zstandard
-
-        data = zstandard.ZstdDecompressor().stream_reader(chunk.data).read(size)
+        data = _of_zstd(chunk.data, size)
     elif chunk.compression == "lz4":
         from lz4.frame import LZ4FrameDecompressor
 
@@ -258,3 +275,26 @@ def _unpacked(chunk: Chunk, file: Path) -> Chunk:
     if len(data) != size:
         raise DataError(str(file), [f"has a chunk of {len(data):,} bytes that declares {size:,}; copy it again"])
     return dataclasses.replace(chunk, compression="", data=data)
+
+
+def _uncompressed(data: bytes, topic: str) -> bytes:
+    """Decompress a message that was recorded in compression mode MESSAGE; CDR begins with a zero byte."""
+    if not data.startswith(_ZSTD):
+        return data
+    import zstandard
+
+    size = zstandard.frame_content_size(data)
+    _check_size(topic, size, "message")
+    return _of_zstd(data, size)
+
+
+def _of_zstd(data: bytes, size: int) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdDecompressor().stream_reader(data).read(size)
+
+
+def _check_size(source: str, size: int, content: str) -> None:
+    if not 0 <= size <= MOST_CHUNK_BYTES:
+        raise DataError(source, [f"has a {content} of {size:,} bytes; expected at most {MOST_CHUNK_BYTES:,}"])
+    check_memory(source, size)

@@ -63,7 +63,8 @@ class Ros2BagsConfig(EpisodeStoreRecord):
         path = expanded(self.path)
         file = expanded(self.topics or (path if path.is_dir() else path.parent) / "topics.json")
         if not file.exists():
-            raise missing_topics(bags[0], path, file)
+            whole = (bag for bag in bags if bag.may_be_cut or not bag.cut_files())
+            raise missing_topics(next(whole, bags[0]), path, file)
         return Ros2BagsStore(path, bags, TopicsConfig.from_json_path(file), file)
 
 

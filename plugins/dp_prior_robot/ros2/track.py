@@ -39,8 +39,8 @@ class Track:
         """Whether the topic holds pictures."""
         return not self.names
 
-    def add(self, message: Any, log_time: int) -> None:
-        """Take the next message.
+    def add(self, message: Any, log_time: int) -> bool:
+        """Take the next message; returns False for a message of another publisher's joints, which is skipped.
 
         Raises:
             DataError: the message lacks the numbers of the key, or differs from earlier messages.
@@ -52,7 +52,7 @@ class Track:
         else:
             numbers = numbers_of(message, self.config)
             if numbers is None:
-                return
+                return False
             value = np.array(numbers.values)
             layout = value.shape, value.dtype
             if not self.names:
@@ -68,6 +68,7 @@ class Track:
         self._times.append(log_time if stamp is None or self.config.clock == "log" else stamp)
         self._lags.append(log_time - self._times[-1])
         self._values.append(value)
+        return True
 
     def finish(self) -> None:
         """Check the times.
@@ -83,6 +84,10 @@ class Track:
             raise DataError(topic, [f"has {len(self.names)} numbers; rotations reach to {reach}"])
         with decoding(topic, "has times beyond 64 bits"):
             times = np.array(self._times, np.int64)
+        if self.config.clock == "header" and self.has_stamps and len(times) > 1 and not times.any():
+            raise DataError(
+                topic, [f'has no stamps: all {len(times)} are 0; take the times of recording, "clock": "log"']
+            )
         back = np.flatnonzero(np.diff(times) < 0)
         if len(back):
             seconds = (times[back[0]] - times[back[0] + 1]) / SECOND

@@ -160,7 +160,12 @@ class Survey:
     def action_hint(self) -> str:
         """The setting to write for the action where no key has that name."""
         shapes = {key: shape for key, shape in self.store.keys().items() if self.store.is_number(key)}
-        return action_hint(shapes, [signal.key for signal in self.of("observation")])
+        moving = [signal for signal in self.of("observation") if self._changes_within_episodes(signal)]
+        return action_hint(shapes, [signal.key for signal in moving])
+
+    def _changes_within_episodes(self, signal: Signal) -> bool:
+        """Whether an episode has more than one value, unlike the pose at its start, repeated in every step."""
+        return any((signal.values[first:stop] != signal.values[first]).any() for _, first, stop in self.spans)
 
     def of(self, *roles: Role) -> list[Signal]:
         """The signals with one of these roles."""

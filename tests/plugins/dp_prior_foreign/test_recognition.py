@@ -59,6 +59,30 @@ def test_groups_and_folders_of_other_names_are_answered_with_what_to_write(tmp_p
         assert store.episode_ends.tolist() == [4, 8, 12] and len(store.keys()) == 2
 
 
+@pytest.mark.parametrize("name", ["take_{}.npz", "day/{}/take.npz"])
+def test_episodes_far_below_a_folder_are_answered_with_the_folder_to_name(name, tmp_path):
+    train = tmp_path / "task/success/train"
+    for number in range(2):
+        file = train / name.format(number)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(file, action=np.zeros((4, 1)), state=np.ones((4, 2)))
+    with pytest.raises(DataError, match=naming(train, "name")):
+        kind_of(tmp_path)
+
+
+def test_groups_of_robomimic_without_actions_are_groups_of_any_file(tmp_path):
+    """RoboTurk has the groups of robosuite, and calls what was done joint_velocities and gripper_actuations."""
+    h5py = pytest.importorskip("h5py", reason="NOT CHECKED: the extra hdf5 is not installed")
+    for name, kind in (("joint_velocities", None), ("actions", "robomimic")):
+        file = tmp_path / f"{name}.hdf5"
+        with h5py.File(file, "w") as stored:
+            for number in range(2):
+                stored[f"data/demo_{number}/{name}"], stored[f"data/demo_{number}/states"] = [[0.0]] * 4, [[1.0]] * 4
+        assert known_kind(file) == kind
+    store = record_at(str(tmp_path / "joint_velocities.hdf5")).create()
+    assert store.episode_ends.tolist() == [4, 8] and {*store.keys()} == {"joint_velocities", "states"}
+
+
 def test_a_folder_of_no_format_is_answered_with_what_it_holds(tmp_path):
     for name in ("demo_0.pkl", "demo_1.pkl"):
         (tmp_path / name).touch()

@@ -150,6 +150,14 @@ def test_groups_of_one_step_each_are_called_what_they_are(sizes, tmp_path):
             inspect(str(place))
 
 
+def test_groups_of_steps_in_groups_of_episodes_are_called_what_they_are(tmp_path):
+    groups = [f"episode_{episode}/step_{step}" for episode in range(3) for step in range(12)]
+    write_hdf5(tmp_path / "all.h5", {f"{group}/{key}": np.ones(7) for group in groups for key in ("qpos", "action")})
+    for place in (tmp_path, tmp_path / "all.h5"):
+        with pytest.raises(DataError, match=naming("all.h5", "episode_0/step_0", "action (7,)", "#other-files")):
+            inspect(str(place))
+
+
 def test_groups_of_one_episode_each_are_no_steps(tmp_path):
     arrays = {f"ep_{number}/{key}": np.ones((5, 2)) for number in range(3) for key in ("action", "state")}
     for width, name in enumerate(("many.hdf5", "single.hdf5")):

@@ -12,6 +12,10 @@ HEADER = """std_msgs/Header header
 PARTS = {
     "std_msgs/Header": "builtin_interfaces/Time stamp\nstring frame_id",
     "builtin_interfaces/Time": "int32 sec\nuint32 nanosec",
+    "builtin_interfaces/Duration": "int32 sec\nuint32 nanosec",
+    "trajectory_msgs/JointTrajectoryPoint": (
+        "float64[] positions\nfloat64[] velocities\nbuiltin_interfaces/Duration time_from_start"
+    ),
     "geometry_msgs/Pose": "geometry_msgs/Point position\ngeometry_msgs/Quaternion orientation",
     "geometry_msgs/Transform": "geometry_msgs/Vector3 translation\ngeometry_msgs/Quaternion rotation",
     "geometry_msgs/Twist": "geometry_msgs/Vector3 linear\ngeometry_msgs/Vector3 angular",
@@ -35,6 +39,10 @@ TYPES = {
     "geometry_msgs/msg/WrenchStamped": f"{HEADER}geometry_msgs/Wrench wrench",
     "std_msgs/msg/Float64MultiArray": "std_msgs/MultiArrayLayout layout\nfloat64[] data",
     "std_msgs/msg/Bool": "bool data",
+    "std_msgs/msg/Int32": "int32 data",
+    "trajectory_msgs/msg/JointTrajectory": (
+        f"{HEADER}string[] joint_names\ntrajectory_msgs/JointTrajectoryPoint[] points"
+    ),
     "std_msgs/msg/Float32": "float32 data",
     "std_msgs/msg/Float64": "float64 data",
     "std_msgs/msg/String": "string data",

@@ -14,6 +14,7 @@ from tests.plugins.dp_prior_robot.ros2.ros2_recordings import by_time, film, joi
 needs("mcap_ros2", "ros")
 
 MAGIC = b"\x89MCAP0\r\n"
+DECLARES_2_GIB = b"\x28\xb5\x2f\xfd\xe0" + (1 << 31).to_bytes(8, "little")
 MESSAGES = by_time(joints(50, 1, ["j0"]), film(10, 1))
 
 
@@ -84,7 +85,7 @@ def test_metadata_and_files_that_differ_are_refused_and_no_other_file_is_read(tm
         bags_at(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["x.db3", "x.bag", "x.mcap.zstd"])
+@pytest.mark.parametrize("name", ["x.db3", "x.db3.zstd", "x.bag", "x.mcap.zstd"])
 def test_other_files_of_bags_are_refused_with_the_way_to_mcap(name, tmp_path):
     (tmp_path / "take").mkdir()
     (tmp_path / "take" / name).touch()
@@ -167,12 +168,49 @@ def test_a_chunk_of_another_size_than_declared_and_a_message_of_no_channel_are_d
             read(one(tmp_path / "x.mcap"))
 
 
+def test_messages_that_are_compressed_one_by_one_hold_the_same(tmp_path):
+    import zstandard
+
+    folder = write_split(tmp_path / "take", MESSAGES, 1)
+    metadata = folder / "metadata.yaml"
+    text = metadata.read_text()
+    for mode in ("NONE", "none", "MESSAGE\n  compression_format: zstd"):
+        metadata.write_text(text.replace("mode: ''", f"mode: {mode}"))
+        plain = [*bags_at(folder)[0].messages()]
+        packed = [dataclasses.replace(message, data=zstandard.compress(message.data)) for message in plain]
+        assert [str(message.decode()) for message in packed] == [str(message.decode()) for message in plain]
+    for damaged, told in ((packed[0].data[:30], "decoded"), (DECLARES_2_GIB, "2,147,483,648")):
+        with pytest.raises(DataError, match=naming(packed[0].topic, told)):
+            dataclasses.replace(packed[0], data=damaged).decode()
+    metadata.write_text(text.replace("mode: ''", "mode: MESSAGE\n  compression_format: lz4"))
+    with pytest.raises(DataError, match=naming("MESSAGE", "rosbags-convert")):
+        bags_at(folder)
+
+
+def test_representations_of_cdr_that_move_numbers_are_refused(tmp_path):
+    """XCDR2 aligns numbers of 64 bits by 4 bytes; pictures without such numbers are the same in both."""
+    of_topic = {message.topic: message for message in one(write_bag(tmp_path / "x.mcap", MESSAGES)).messages()}
+    for topic, kind, is_read in (
+        ("/front/image_raw", b"\7", True), ("/front/image_raw", b"\1", True), ("/front/image_raw", b"\3", False),
+        ("/front/image_raw", b"\x09", False), ("/joint_states", b"\7", False), ("/joint_states", b"\1", True),
+    ):  # fmt: skip
+        message = of_topic[topic]
+        other = dataclasses.replace(message, data=message.data[:1] + kind + message.data[2:])
+        if is_read:
+            assert str(other.decode()) == str(message.decode())
+        else:
+            with pytest.raises(DataError, match=naming(topic, kind.hex(), "#other-files")):
+                other.decode()
+
+
 def test_messages_of_another_encoding_and_damaged_ones_name_topic_and_type(tmp_path):
     message = next(iter(one(write_bag(tmp_path / "x.mcap", MESSAGES)).messages()))
     other = dataclasses.replace(message, schema=dataclasses.replace(message.schema, encoding="ros2idl"))
-    with pytest.raises(DataError, match=naming(message.topic, message.type, "ros2idl", "ros2msg")):
+    with pytest.raises(DataError, match=naming(message.topic, message.type, "ros2idl", "ros2msg", "rosbags-convert")):
         other.decode()
-    with pytest.raises(DataError, match=naming(message.topic, "json", "cdr")):
+    with pytest.raises(DataError, match=naming(message.topic, "cdr, None", "record")):
+        dataclasses.replace(message, schema=None).decode()
+    with pytest.raises(DataError, match=naming(message.topic, "json", "cdr", "#other-files")):
         channel = dataclasses.replace(message.channel, message_encoding="json")
         dataclasses.replace(message, channel=channel).decode()
     with pytest.raises(DataError, match=naming(message.topic, message.type)):

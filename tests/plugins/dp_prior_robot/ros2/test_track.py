@@ -113,3 +113,10 @@ def test_a_topic_of_another_width_later_and_one_without_messages_are_refused():
         track([1.0, 1.1], [[0.0, 1], [0.0, 1, 2]])
     with pytest.raises(DataError, match=naming("/x", "no messages")):
         track([], [])
+
+
+def test_stamps_that_no_driver_has_set_are_refused():
+    with pytest.raises(DataError, match=naming("/x", "3", "0", '"clock": "log"')):
+        track([0.0, 0.0, 0.0], [[1.0]] * 3, [7.0, 7.1, 7.2])
+    for clock, times in (("log", [0.0, 0.0, 0.0]), ("header", [0.0, 0.1, 0.2])):
+        assert len(track(times, [[1.0]] * 3, [7.0, 7.1, 7.2], clock=clock).times) == 3

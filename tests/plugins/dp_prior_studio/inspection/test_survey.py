@@ -227,3 +227,12 @@ def test_rows_belong_to_the_episodes_that_begin_with_them(recorded):
     seen, begins = survey(store), np.cumsum([0, *(len(episode["action"]) for episode in episodes)])[:-1]
     assert [seen.owners(np.array([begin])) for begin in begins] == [[number] for number in range(5)]
     assert seen.owners(begins[1:] - 1) == [0, 1, 2, 3] and seen.owners(np.array([0, 1, begins[3]])) == [0, 3]
+
+
+def test_a_value_that_never_changes_in_an_episode_is_part_of_no_proposed_action(tmp_path):
+    """UMI repeats the pose at the start of a demonstration in every step."""
+    start_pose, eef_pos = np.repeat([[1.0, 2.0], [3.0, 4.0]], 20, axis=0), np.arange(80.0).reshape(40, 2)
+    np.savez(tmp_path / "d.npz", eef_pos=eef_pos, start_pose=start_pose, episode_ends=[20, 40])
+    seen = survey(NpzStoreConfig(path=str(tmp_path / "d.npz")).create())
+    assert {signal.key for signal in seen.of("observation")} == {"eef_pos", "start_pose"}
+    assert seen.action_hint.endswith("""--set 'data.action={"key": "eef_pos", "ahead": 1}'""")
