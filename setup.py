@@ -81,14 +81,8 @@ ENTRY_POINTS = {
     "dp_prior.data_sets": ["mapped = dp_prior_streams.mapped_trajectories:MappedTrajectories"],
     "dp_prior.hints": ["foreign = dp_prior_foreign.translation.hints"],
     "dp_prior.reports": ["page = dp_prior_studio.pages.report:write_last_page"],
-    "dp_prior.rollouts": [
-        "annotated_lerobot = dp_prior_robot.lerobot_rollouts",
-        "lerobot = dp_prior_robot.lerobot_rollouts",
-    ],
-    "dp_prior.salvagers": [
-        "annotated_lerobot = dp_prior_foreign.lerobot_salvage:salvage",
-        "lerobot = dp_prior_foreign.lerobot_salvage:salvage",
-    ],
+    "dp_prior.rollouts": ["lerobot = dp_prior_robot.lerobot_rollouts"],
+    "dp_prior.salvagers": ["lerobot = dp_prior_foreign.lerobot_salvage:salvage"],
     "dp_prior.writers": [
         "lerobot = dp_prior_foreign.writers.lerobot_writer",
         "npz = dp_prior_foreign.writers.npz_writer",

@@ -127,5 +127,9 @@ class EpisodeStoreRecord(Config):
         return [] if writer is None else writer.losses(self, recording)
 
     def _installed(self, group: str) -> Any:
-        """Load the entry point of a group for this format; None if no installed package has such an entry point."""
-        return next(map(loaded, entry_points(group, name=self.type)), None)
+        """Load the entry point of a group for this format, or for the nearest format of which its record is a subclass;
+        None if no installed package has one."""
+        records = [kind for kind in type(self).__mro__ if issubclass(kind, EpisodeStoreRecord)]
+        types = [kind.model_fields["type"].default for kind in records if "type" in kind.model_fields]
+        found = (entry for name in dict.fromkeys(types) for entry in entry_points(group, name=name))
+        return next(map(loaded, found), None)
