@@ -13,7 +13,7 @@ from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import reading
 from dp_prior.data.remote_files import RemoteFile, reached
 from dp_prior.files.left_behind import left_behind
-from dp_prior.files.regular_files import check_regular, open_regular
+from dp_prior.files.regular_files import check_regular, expanded, open_regular
 
 PARALLEL_FILES = 32
 """Headers that are read at the same time: on a remote store latency dominates."""
@@ -102,7 +102,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
 
     with reached(place):  # some file systems connect, or read a file, when they are made
         try:
-            fs, path = url_to_fs(os.path.expanduser(place))
+            fs, path = url_to_fs(place if "://" in place else str(expanded(place)))
         except ValueError as error:
             raise DataError(place, [f"is neither a path nor a URL that fsspec knows: {error}"]) from None
     path = path.rstrip("/") or path

@@ -21,7 +21,7 @@ from dp_prior.data.files import VIDEOS, Verify, reading
 from dp_prior.files.durable import replace_file
 from dp_prior.files.json_text import seal, unseal
 from dp_prior.files.printable import as_unicode
-from dp_prior.files.regular_files import open_regular, read_small
+from dp_prior.files.regular_files import expanded, open_regular, read_small
 
 DATA_MANIFEST = "data_manifest.json"
 
@@ -261,7 +261,7 @@ class JointIntegrity:
 
 
 def _absolute(place: str) -> str:
-    return place if "://" in place else os.path.abspath(os.path.expanduser(place))
+    return place if "://" in place else os.path.abspath(expanded(place))
 
 
 def _join(place: str, name: str) -> str:

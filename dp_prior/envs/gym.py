@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Outside
 from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.lockstep import Lockstep, ScoreRule
+from dp_prior.envs.lockstep import SINCE_GYM_26, Lockstep, ScoreRule, first_of
 from dp_prior.envs.vector import SEED
 from dp_prior.files.entry_points import needing
 
@@ -92,8 +92,9 @@ class GymConfig(EnvRecord):
         _check_actions(gymnasium, self.id, probe.action_space)
         taken = inspect.signature(probe.unwrapped.reset).parameters.values()
         if not any(parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-            expected = "reset(seed, options) with 2 values, and step with 5: shimmy's GymV21CompatibilityV0 has them"
-            raise ValueError(f"reset of environment {self.id!r} takes no seed, as before gym 0.26; expected {expected}")
+            raise ValueError(
+                f"reset of environment {self.id!r} takes no seed; expected reset(seed, options), {SINCE_GYM_26}"
+            )
         max_steps = self.max_steps or probe.spec.max_episode_steps
         metadata = probe.metadata
         probe.close()
@@ -128,11 +129,10 @@ class GymConfig(EnvRecord):
         return functools.partial(_registered, self.registration(), self)
 
     def _make(self, gymnasium: Any, render_mode: str | None) -> Any:
-        limit = {} if self.max_steps is None else {"max_episode_steps": self.max_steps}
+        given = {"max_episode_steps": self.max_steps, "render_mode": render_mode}  # an environment may know neither
+        given = {name: value for name, value in given.items() if value is not None}
         try:
-            return gymnasium.make(
-                self.id, disable_env_checker=True, render_mode=render_mode, **limit, **self.make_arguments
-            )
+            return gymnasium.make(self.id, disable_env_checker=True, **given, **self.make_arguments)
         except (gymnasium.error.Error, TypeError) as error:
             raise ValueError(
                 f"gymnasium cannot make environment {self.id!r}: {error} "
@@ -152,7 +152,7 @@ def _registered(registration: Any, record: GymConfig) -> Lockstep:
 def _begin(env: Any, start: dict[str, Any]) -> Any:
     """Reset to a recorded start, by its seed and further entries as `options`; returns the first observation."""
     seed = start.pop(SEED, None)
-    return env.reset(seed=None if seed is None else int(seed), options=start or None)[0]
+    return first_of(env.reset(seed=None if seed is None else int(seed), options=start or None))
 
 
 def _observations(

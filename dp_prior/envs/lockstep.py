@@ -17,6 +17,8 @@ from dp_prior.envs.vector import SEED, EnvStep, check_actions, check_seeds, chec
 FAR_HALF_RANGES = 10.0
 """Half ranges of the environment's actions beyond which an action is reported: it was recorded in another unit."""
 
+SINCE_GYM_26 = "as since gym 0.26: shimmy's GymV21CompatibilityV0 makes an older environment one of these"
+
 log = logging.getLogger(__name__)
 
 ScoreRule = Literal["sum", "max", "last", "success"]
@@ -37,7 +39,7 @@ class Lockstep:
         success_score: float | None,
         draw: Callable[[Any], dict[str, np.ndarray]] = lambda raw: {},
         start_keys: tuple[str, ...] = (SEED,),
-        begin: Callable[[Any, dict[str, Any]], Any] = lambda env, start: env.reset(seed=int(start[SEED]))[0],
+        begin: Callable[[Any, dict[str, Any]], Any] = lambda env, start: first_of(env.reset(seed=int(start[SEED]))),
     ):
         """
         Args:
@@ -67,7 +69,7 @@ class Lockstep:
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         check_seeds(seeds, self.n_envs)
-        return self._started([env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=False)])
+        return self._started([first_of(env.reset(seed=int(seed))) for env, seed in zip(self.envs, seeds, strict=False)])
 
     def reset_to(self, starts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """See `StartsAsRecorded`."""
@@ -101,7 +103,7 @@ class Lockstep:
             obs, rewarded, terminated, truncated, info = self.envs[row].step(actions[row])
             reward[row] = _as_number(rewarded)
             self._rows[row] = {**self._rows[row], **self._read_obs(obs), **self._watched(obs, row)}
-            self._judge(row, reward[row], info)
+            self._judge(row, reward[row], info or {})
             self._done[row] = bool(terminated) or bool(truncated) or self._steps >= self.max_steps
         info = {"score": self._score.copy(), "success": self._success.copy()}
         if (self._stage != "").any():
@@ -143,6 +145,18 @@ class Lockstep:
         if self._success_score is not None:
             success = float(self._score[row] >= self._success_score)
         self._success[row] = np.fmax(self._success[row], success)  # a solved episode stays solved
+
+
+def first_of(returned: Any) -> Any:
+    """The first observation, of what an environment's reset returned.
+
+    Raises:
+        ValueError: it is no pair of observation and info.
+    """
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        finding = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        raise ValueError(f"the environment's reset returned {finding}; expected observation and info, {SINCE_GYM_26}")
+    return returned[0]
 
 
 def _as_number(value: Any, name: str = "reward") -> float:

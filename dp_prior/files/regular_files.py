@@ -1,5 +1,5 @@
 """Reading that neither blocks nor fills the memory: only regular files are opened, and reads are bounded. Paths that
-users give have their `~` replaced here.
+users give have their `~` and `$NAME` replaced here.
 
 A named pipe would block its reader forever, and opening a device can have effects of its own.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
 SMALL = 16 << 20
 """Most bytes that `read_small` reads by default; parsing this much JSON takes seconds and ten times its size."""
+
+
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
 
 
 class UnfitError(ValueError):
@@ -73,15 +77,30 @@ def read_object(path: Path, largest: int = SMALL) -> dict[str, Any]:
 
 
 def expanded(path: str | Path) -> Path:
-    """Replace `~` by the home directory, and `~user` by the user's; an unknown user's path stays, as in a shell.
+    """Replace `~` by the home directory, `~user` by the user's, and `$NAME` or `${NAME}` by an environment variable; an
+    unknown user's path stays, as in a shell, and so does a name with `$` that exists.
 
     Raises:
-        FileNotFoundError: the path begins with `~`, and the user has no home directory.
+        FileNotFoundError: the path begins with `~`, and the user has no home directory; or a variable is not set.
     """
     path = Path(path)
     try:
-        return path.expanduser()
+        path = path.expanduser()
     except RuntimeError:
-        if path.parts[0] != "~":
-            return path
-        raise FileNotFoundError(f"{path}: ~ is no directory, since HOME is not set; set it, or give the path") from None
+        if path.parts[0] == "~":
+            why = "~ is no directory, since HOME is not set; set it, or give the path"
+            raise FileNotFoundError(f"{path}: {why}") from None
+    return _with_variables(path) if "$" in str(path) else path
+
+
+def _with_variables(path: Path) -> Path:
+    whole = Path()
+    for part in path.parts:
+        if "$" in part and not os.path.lexists(whole / part):
+            unset = [name for name in _VARIABLE.findall(part) if name.strip("{}") not in os.environ]
+            if unset:
+                remedy = "set it, or give the path (a folder of this name is taken where it exists)"
+                raise FileNotFoundError(f"{path}: the environment variable ${unset[0]} is not set; {remedy}")
+            part = os.path.expandvars(part)
+        whole = Path(f"{whole}/{part}") if whole.parts else Path(part)
+    return whole

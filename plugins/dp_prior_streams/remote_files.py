@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import io
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from dp_prior.files.client_errors import is_denied, remedy
 from dp_prior.files.entry_points import needing
 from dp_prior.files.left_behind import left_behind
 from dp_prior.files.printable import printable
+from dp_prior.files.regular_files import expanded
 from dp_prior_streams.connection_faults import connection_fault
 from dp_prior_streams.part_cache import writing
 
@@ -253,7 +253,7 @@ class FsspecPlace:
         needs = contextlib.nullcontext() if packages is None else needing(*packages)
         with reached(url), needs:
             try:
-                self._fs, root = url_to_fs(os.path.expanduser(url))
+                self._fs, root = url_to_fs(url if "://" in url else str(expanded(url)))
             except ValueError as error:
                 raise DataError(url, [f"is neither a path nor a URL that fsspec knows: {error}"]) from None
         self.url, self._root = url, root.rstrip("/")

@@ -87,6 +87,25 @@ class Old(Counter):
         return super().reset(seed=0)[0]
 
 
+class HalfOld(Counter):
+    """Takes a seed, but returns the observation alone."""
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class Plain(Counter):
+    """Knows of no rendering, and gives no info."""
+
+    metadata = {}
+
+    def __init__(self):
+        super().__init__()
+
+    def news(self, age):
+        return None
+
+
 class Boasting(Counter):
     """Speaks of success only where there is one: for seeds whose count starts high."""
 
@@ -100,6 +119,8 @@ gymnasium.register("dp_prior_tests/Refusing-v0", Refusing, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Talking-v0", Talking, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Lying-v0", Lying, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Old-v0", Old, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/HalfOld-v0", HalfOld, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/Plain-v0", Plain, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Boasting-v0", Boasting, max_episode_steps=6)
 gymnasium.register(
     "dp_prior_tests/NoNumber-v0", Counter, max_episode_steps=6, kwargs={"rewards": [1.0, float("nan"), 1.0]}
@@ -246,6 +267,19 @@ def test_what_the_loop_decides_is_no_argument_of_the_environment():
 def test_unusable_environments_say_why(fields, message):
     with pytest.raises(ValueError, match=naming(*message)):
         GymConfig(**fields).create()
+
+
+def test_an_environment_needs_neither_rendering_nor_info():
+    env = GymConfig(id="dp_prior_tests/Plain-v0", n_envs=1).create()
+    first = env.reset([3])
+    step = env.step(UP[:1])
+    assert step.obs["count"] == first["count"] + 1 and np.isnan(step.info["success"]).all()
+
+
+def test_a_reset_that_returns_the_observation_alone_is_named():
+    env = GymConfig(id="dp_prior_tests/HalfOld-v0", n_envs=1).create()
+    with pytest.raises(ValueError, match=naming("dict", "GymV21CompatibilityV0")):
+        env.reset([0])
 
 
 @pytest.mark.parametrize(

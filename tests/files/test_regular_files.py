@@ -61,6 +61,26 @@ def test_a_user_without_a_home_directory_is_told_so(monkeypatch):
         expanded("~/data")
 
 
+def test_a_variable_is_replaced_where_no_file_has_its_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LARGE_DISK", str(tmp_path / "disk"))
+    monkeypatch.setenv("PRICE", "a$b")
+    for name in ("$LARGE_DISK/runs/a", "${LARGE_DISK}/runs/a"):
+        assert expanded(name) == tmp_path / "disk/runs/a"
+    assert str(expanded("below/x-$PRICE/$LARGE_DISK")) == f"below/x-a$b{tmp_path}/disk"  # as in a shell
+    (tmp_path / "$LARGE_DISK").mkdir()
+    assert [str(expanded(name)) for name in ("$LARGE_DISK/a", "cost$/a", "$", "a$-b")] == [
+        *("$LARGE_DISK/a", "cost$/a", "$", "a$-b")
+    ]
+
+
+@pytest.mark.parametrize("name", ["$NOT_SET_HERE/a", "a/x-${NOT_SET_HERE}"])
+def test_a_variable_that_is_not_set_is_named(monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=naming(name, "NOT_SET_HERE")):
+        expanded(name)
+
+
 def test_paths_of_users_are_expanded_in_one_place():
     root = Path(__file__).parents[2] / "dp_prior"
     others = [
