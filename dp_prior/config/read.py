@@ -20,6 +20,9 @@ EXTENDS = "extends"
 SCHEMA = "$schema"
 """Key of a configuration that editors read; it is ignored here."""
 
+MOST_EXACT = 2.0**53
+"""Largest magnitude up to which floats hold every whole number."""
+
 MOST_CHARACTERS = 4_000_000
 """Maximum length of a configuration; at this length, checking a file of unknown keys takes seconds."""
 
@@ -80,7 +83,8 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse any JSON value; refuses repeated keys, NaN and 1e999, which `json.loads` accepts."""
+    """Parse any JSON value; refuses repeated keys, NaN and 1e999, which `json.loads` accepts, and takes 1e6 for the
+    whole number that it is."""
 
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         document = dict(pairs)
@@ -94,10 +98,12 @@ def parse_json(text: str, source: str) -> Any:
     def refuse_constant(name: str) -> float:
         raise ConfigError(source, [f"{name} is not a JSON number; write a finite number or null"])
 
-    def finite(digits: str) -> float:
-        if math.isinf(float(digits)):
+    def finite(digits: str) -> float | int:
+        number = float(digits)
+        if math.isinf(number):
             raise ConfigError(source, [f"{short(digits)} is too large for a number"])
-        return float(digits)
+        is_whole = "e" in digits.lower() and number.is_integer() and abs(number) <= MOST_EXACT
+        return int(number) if is_whole else number
 
     hooks = {"object_pairs_hook": refuse_duplicates, "parse_constant": refuse_constant, "parse_float": finite}
     try:

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from dp_prior.config import Config, ConfigError
-from dp_prior.config.read import Layers, files_of
+from dp_prior.config.read import Layers, files_of, parse_json
 from tests.config.records import MINIMAL, Run, problems, read
 from tests.messages import naming, told, told_each
 
@@ -46,6 +47,18 @@ def test_a_file_with_a_byte_order_mark_and_a_schema_line_reads(tmp_path):
 )
 def test_text_that_is_not_plain_json_is_refused(text, expected):
     assert told(problems(text)[0], *expected)
+
+
+@pytest.mark.parametrize("digits", ["1e6", "1.5E+3", "-2e0", "120e-1", "9007199254740992e0"])
+def test_an_exponent_writes_a_whole_number_where_it_is_one(digits):
+    value = parse_json(digits, "here")
+    assert type(value) is int and value == Fraction(digits)
+
+
+@pytest.mark.parametrize("digits", ["1.0", "1.5e0", "1e-3", "1e300", "9007199254740994e0"])
+def test_other_numbers_with_a_point_or_an_exponent_stay_floats(digits):
+    value = parse_json(digits, "here")
+    assert type(value) is float and value == float(digits)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
