@@ -15,6 +15,9 @@ DEEPEST = 4
 MOST_SETTINGS = 4
 """Most settings that an answer names."""
 
+DEVICES = ("device", "devices", "gpu", "gpus", "gpu-id", "cuda", "cpu")
+"""Options by which other programs choose the device."""
+
 
 def explained_usage(error: click.UsageError, context: click.Context) -> click.UsageError:
     """Add to the message what the command expects.
@@ -36,7 +39,10 @@ def explained_usage(error: click.UsageError, context: click.Context) -> click.Us
 
 
 def _settings_named(name: str) -> str:
-    """The settings whose path has this name at its end, or its last but one, such as `train.lr.peak` for lr."""
+    """The settings whose path has this name at its end, or its last but one, such as `train.lr.peak` for lr; for the
+    name of a device, what chooses it."""
+    if name.replace("_", "-") in DEVICES:
+        return " Before the command, CUDA_VISIBLE_DEVICES=1 chooses a GPU and ACCELERATE_USE_CPU=true the CPU"
     words = name.replace("-", "_").split(".")
     schema = stored_schema()
     paths = [path for path in _paths(schema, schema, ()) if words[-1] in path[-2:]]

@@ -13,6 +13,8 @@ from tests.messages import told
         ("train --epochs 5", ["'--epochs'", "--train.epochs=VALUE", "docs/config.md"]),
         ("train --batch-size 5", ["--data.batch_size=VALUE"]),
         ("train --lr 5", ["--train.lr=VALUE", "docs/config.md"]),
+        ("evaluate runs/x --device cuda", ["CUDA_VISIBLE_DEVICES=1", "ACCELERATE_USE_CPU=true"]),
+        ("train --gpu_id 1", ["CUDA_VISIBLE_DEVICES=1"]),
         ("train --nothing 5", ["'--nothing'", "--set train.batch_size=64"]),
         ("train a.json b.json", ["CONFIG", "b.json", "--set KEY=VALUE"]),
         ("convert ./a ./b", ["'--to'", "zarr, lerobot, robomimic, npz"]),
