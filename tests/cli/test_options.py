@@ -1,5 +1,6 @@
 """Arguments that are read, and refused, before a command begins."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,29 +15,42 @@ from tests.cases import every
 from tests.cli.invoked import command
 from tests.messages import told
 
+TOLD_WITHOUT_TORCH = """
+import contextlib, io, json, runpy, sys
+codes_and_errors = []
+for line in sys.argv[1:]:
+    sys.argv = ["dp_prior", *line.split()]
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            runpy.run_module("dp_prior", run_name="__main__")
+        except SystemExit as end:
+            codes_and_errors.append((end.code, errors.getvalue()))
+print(json.dumps(codes_and_errors))
+"""
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "train --config_file mine.json",
-        "train mine.json",
-        "inspect mine.json",
-        "sweep mine.json",
-        "cache pusht_image mine.json",
-        "embed --model hashed --out out --key text --config_file mine.json",
-        "compare a b --out out --config_file mine.json",
-        "improve run --out out --config_file mine.json",
-    ],
-)
-def test_a_configuration_that_cannot_be_read_waits_for_no_torch(line, tmp_path):
+
+def test_a_configuration_that_cannot_be_read_waits_for_no_torch(tmp_path):
+    """One process for all commands: what imports torch fails in each of them anew."""
     (tmp_path / "torch.py").write_text("raise SystemExit('torch is loaded')")
+    (tmp_path / "torn.json").write_text('{"seed": 0,')
+    lines = [
+        "train --config_file {}",
+        "train {}",
+        "inspect {}",
+        "sweep {}",
+        "cache pusht_image {}",
+        "embed --model hashed --out out --key text --config_file {}",
+        "compare a b --out out --config_file {}",
+        "improve run --out out --config_file {}",
+    ]
+    files = {"absent.json": "no such", "torn.json": "not JSON"}
+    cases = [(line.format(name), name, said) for line in lines for name, said in files.items()]
+    words = [sys.executable, "-c", TOLD_WITHOUT_TORCH, *(line for line, _, _ in cases)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
-    for text, said in ((None, "no such"), ('{"seed": 0,', "not JSON")):
-        if text is not None:
-            (tmp_path / "mine.json").write_text(text)
-        words = [sys.executable, "-m", "dp_prior", *line.split()]
-        ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert ended.returncode == 64 and told(ended.stderr, "error", "mine.json", said), ended.stderr
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for (line, name, said), (code, errors) in zip(cases, json.loads(done.stdout), strict=True):
+        assert code == 64 and told(errors, "error", name, said), (line, code, errors)
 
 
 @every(line=["train {} --allow-change a --set=x=1", "sweep {} --print", "embed {} --key a --model hashed --out out"])
