@@ -17,7 +17,7 @@ SMALL = 16 << 20
 """Most bytes that `read_small` reads by default; parsing this much JSON takes seconds and ten times its size."""
 
 
-_VARIABLE = re.compile(r"\$(\w+|\{\w+\})", re.ASCII)
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}", re.ASCII)
 
 
 class UnfitError(ValueError):
@@ -97,10 +97,10 @@ def _with_variables(path: Path) -> Path:
     whole = Path()
     for part in path.parts:
         if "$" in part and not os.path.lexists(whole / part):
-            unset = [name for name in _VARIABLE.findall(part) if name.strip("{}") not in os.environ]
+            unset = [name for name in _VARIABLE.findall(part) if os.path.expandvars(name) == name]
             if unset:
                 remedy = "set it, or give the path (a folder of this name is taken where it exists)"
-                raise FileNotFoundError(f"{path}: the environment variable ${unset[0]} is not set; {remedy}")
+                raise FileNotFoundError(f"{path}: the environment variable {unset[0]} is not set; {remedy}")
             part = os.path.expandvars(part)
         whole = Path(f"{whole}/{part}") if whole.parts else Path(part)
     return whole

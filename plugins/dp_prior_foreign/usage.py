@@ -39,8 +39,10 @@ def explained_usage(error: click.UsageError, context: click.Context) -> click.Us
 
 
 def _settings_named(name: str) -> str:
-    """The settings whose path has this name at its end, or its last but one, such as `train.lr.peak` for lr; for the
-    name of a device, what chooses it."""
+    """The settings whose path has this name at its end, or its last but one, such as `train.lr.peak` for lr.
+
+    The name of a device is answered with the environment variables that choose the device.
+    """
     if name.replace("_", "-") in DEVICES:
         return " Before the command, CUDA_VISIBLE_DEVICES=1 chooses a GPU and ACCELERATE_USE_CPU=true the CPU"
     words = name.replace("-", "_").split(".")
