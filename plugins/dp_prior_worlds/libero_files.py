@@ -163,7 +163,7 @@ class LiberoStore(GroupedStore):
         for number, task in enumerate(tasks):
             first = len(episodes)
             episodes += [LiberoDemonstration(task, number, width, group, pictures) for group in task.demonstrations]
-            self._places[task.name] = list(range(first, len(episodes)))
+            self._places.setdefault(task.name, []).extend(range(first, len(episodes)))
         super().__init__(path, "LIBERO HDF5", episodes, ACTIONS)
 
     def dtype(self, key: str) -> str:
@@ -219,20 +219,18 @@ class LiberoStore(GroupedStore):
         is_still = (np.linalg.norm(actions[:, :-1], axis=1) < STILL) & ~turns
         if is_still.any():
             count, share = int(is_still.sum()), is_still.mean()
-            longest = [
-                task.name for task, still in zip(self._tasks, self._shares(is_still), strict=True) if still > 0.1
-            ]
+            longest = [name for name, places in self._places.items() if self._share(is_still, places) > 0.1]
             where = f", more than 10 % in {first_few(longest)}" if longest else ""
             yield (
                 f"{count} of {len(actions)} actions ({share:.1%}) move nothing{where}; a policy learns to pause there. "
                 f"OpenVLA's copies leave these steps out"
             )
 
-    def _shares(self, is_still: np.ndarray) -> list[float]:
-        """The share of still steps of each task."""
+    def _share(self, is_still: np.ndarray, places: list[int]) -> float:
+        """The share of still steps of some episodes."""
         ends = [0, *self.episode_ends.tolist()]
-        bounds = [(ends[places[0]], ends[places[-1] + 1]) if places else (0, 0) for places in self._places.values()]
-        return [float(is_still[begin:end].mean()) if end > begin else 0.0 for begin, end in bounds]
+        rows = [is_still[ends[place] : ends[place + 1]] for place in places]
+        return float(np.concatenate(rows).mean()) if sum(map(len, rows)) else 0.0
 
 
 def _files(path: Path) -> list[Path]:

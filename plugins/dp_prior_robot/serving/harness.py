@@ -34,8 +34,9 @@ ARRAY, PICTURE = "__ndarray__", "__image__"
 LARGEST_PICTURE = 4096
 """Height and width of a picture at most."""
 
-ASKED_FOR = {"send_wrist_image": "wrist", "send_state": "state"}
-"""Settings of a benchmark that adds observations, and the word in an observation's name that needs the setting."""
+ASKED_FOR = {"send_wrist_image": "wrist", "send_state": "state", "quat_no_antipodal": "state"}
+"""Settings of a benchmark that adds observations, and the word in an observation's name that needs the setting.
+`quat_no_antipodal` asks LIBERO's benchmark for rotation vectors as recorded, which may be longer than pi."""
 
 log = logging.getLogger(__name__)
 

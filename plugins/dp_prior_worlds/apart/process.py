@@ -28,7 +28,8 @@ LIMIT_S = 300.0
 LEFT_OUT = ("PYTHONPATH", "PYTHONHOME")
 """Variables that are not handed to the other Python, since they lead to packages of this one."""
 
-_TAIL_LINES = 12
+_TAIL_LINES = 40
+"""Enough for the traceback of a call that hangs within a simulator, whose newest lines come first."""
 
 _VERSIONS = """
 import importlib.metadata as metadata, json, sys
@@ -38,7 +39,7 @@ for name in sys.argv[1:]:
         versions[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         pass
-print(json.dumps(versions))
+print("\\n" + json.dumps(versions))
 """
 
 
@@ -73,7 +74,7 @@ class SimulatorProcess:
             ValueError: the simulator refuses the settings.
             SimulatorError: the simulator raised another error, hung, or died.
         """
-        self._python, self._limit_s, self._advice, self._is_killed = python, limit_s, advice, False
+        self._python, self._limit_s, self._advice, self._is_late = python, limit_s, advice, False
         self._connection, child_end = socket.socketpair()
         _PROCESSES.add(self)
         self._tail: collections.deque[bytes] = collections.deque(maxlen=_TAIL_LINES)
@@ -135,9 +136,10 @@ class SimulatorProcess:
 
     def _answer(self, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
         request = {"method": method, "arguments": arguments, "limit_s": self._limit_s}
+        begin, self._is_late = time.monotonic(), False
         try:
             child.send(self._connection, request)
-            self._await_answer(method)
+            self._await_answer(begin)
             return child.receive(self._connection)
         except (EOFError, ConnectionError):
             raise self._ended(method) from None
@@ -149,16 +151,20 @@ class SimulatorProcess:
             self.close()
             raise
 
-    def _await_answer(self, method: str) -> None:
-        """Wait for an answer; the process ends itself after the limit, and is killed if it does not."""
+    def _await_answer(self, begin: float) -> None:
+        """Wait for an answer; the process ends itself after the limit, and is killed if it does not.
+
+        Args:
+            begin: when the call began, on the monotonic clock.
+        """
         answered = select.poll()
         answered.register(self._connection, select.POLLIN)
-        end = time.monotonic() + self._limit_s + child.GRACE_S
         while not answered.poll(1000):
-            if time.monotonic() > end:
-                self._is_killed = True
+            if time.monotonic() > begin + self._limit_s + child.GRACE_S:
+                self._is_late = True
                 self._process.kill()
                 raise EOFError
+        self._is_late = time.monotonic() >= begin + self._limit_s
 
     def _ended(self, method: str) -> SimulatorError:
         """The error of a process that ended in a call."""
@@ -195,11 +201,6 @@ class SimulatorProcess:
             for line in iter(functools.partial(stream.readline, 1000), b""):
                 self._tail.append(line)
 
-    @property
-    def _is_late(self) -> bool:
-        """Whether the process was ended, or ended itself, since a call took too long."""
-        return self._is_killed or "Timeout (" in self._printed()
-
     def _printed(self) -> str:
         return b"".join(self._tail).decode("utf-8", "replace").strip()
 
@@ -227,5 +228,5 @@ def versions_in(python: str, distributions: Sequence[str]) -> dict[str, str]:
     command = [python, "-c", _VERSIONS, *distributions]
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         answer = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-        return json.loads(answer.stdout)
+        return json.loads(answer.stdout.strip().rpartition(b"\n")[2])  # what a script prints comes before
     return {}

@@ -100,6 +100,15 @@ def test_a_task_is_a_part_by_which_data_are_chosen_and_split(suite):
     assert len(split.train) == len(split.val) > 0
 
 
+def test_further_recordings_of_a_task_belong_to_its_part(suite):
+    write_task(suite / "recorded_later_demo.hdf5", NAMES[0])
+    store = opened(suite)
+    assert store.parts() == {NAMES[0]: [0, 1, 2, 6, 7, 8], NAMES[1]: [3, 4, 5]}
+    still = [place for place in STEPS if place[1] == 2]
+    text = "\n".join(store.remarks())
+    assert told(text, f"{3 * len(still)} of {3 * len(STEPS)}", NAMES[0], NAMES[1])
+
+
 def test_a_suite_and_one_of_its_files_are_recognised(suite, tmp_path):
     file = suite / f"{NAMES[0]}_demo.hdf5"
     assert kind_of(suite) == kind_of(file) == "libero"

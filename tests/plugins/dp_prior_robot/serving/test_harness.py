@@ -141,8 +141,9 @@ def test_several_connections_share_batches_and_mix_nothing():
 def test_hello_asks_the_benchmark_for_what_the_policy_reads():
     cases = {
         (): {},
-        ("images/wrist", "states"): {"send_wrist_image": True, "send_state": True},
-        ("states",): {"send_state": True},
+        ("images/wrist", "states"): {"send_wrist_image": True, "send_state": True, "quat_no_antipodal": True},
+        ("states",): {"send_state": True, "quat_no_antipodal": True},
+        ("images/wrist",): {"send_wrist_image": True},
     }
     for sources, params in cases.items():
         renames = dict(zip(sources, ["pos", "a b/c"], strict=False))
@@ -280,5 +281,6 @@ def test_the_harnesss_own_client_gets_the_same_actions(tmp_path):
         agent.reset(zlib.crc32(json.dumps(task, sort_keys=True).encode()))
         expected += [agent.act(obs) for obs in rows]
     np.testing.assert_allclose(told_by_client["actions"], expected, rtol=1e-5)
-    assert told_by_client["info"]["observation_params"] == {"send_wrist_image": True, "send_state": True}
+    params = {"send_wrist_image": True, "send_state": True, "quat_no_antipodal": True}
+    assert told_by_client["info"]["observation_params"] == params
     assert "a b/c" in told_by_client["refusal"]

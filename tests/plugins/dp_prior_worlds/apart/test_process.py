@@ -53,7 +53,7 @@ def test_a_call_that_fails_is_named_and_the_next_is_answered(counter):
 def test_after_an_interrupted_call_no_other_call_gets_its_answer(tmp_path, monkeypatch):
     process = opened(tmp_path, first=5)
 
-    def interrupted(method):
+    def interrupted(begin):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -76,6 +76,7 @@ def test_the_other_python_finds_no_package_of_this_one(counter, monkeypatch):
         ("die", {"code": 3}, ("exit code 3", "'die'", "memory")),
         ("kill", {}, ("SIGKILL", "'kill'")),
         ("hang", {}, ("1 s", "'hang'", "in hang")),  # with the place where it hangs
+        ("hang", {"depth": 40}, ("1 s", "'hang'", "in hang")),  # whose traceback is longer than what is kept
         ("spin", {}, ("1 s", "'spin'", "in spin")),
     ],
 )
@@ -109,6 +110,21 @@ def test_a_python_that_cannot_run_the_simulator_is_named_with_what_is_missing(tm
     for python, text, parts in cases:
         with pytest.raises(ConfigError, match=naming(*parts, *remedies)):
             opened(tmp_path, *([text] if text else []), python=python)
+
+
+def test_an_opening_that_hangs_deep_in_the_simulator_is_late_and_blames_no_python(tmp_path):
+    text = (
+        "import time\ndef create(settings, depth=40):\n"
+        "    return create(settings, depth - 1) if depth else time.sleep(60)"
+    )
+    with pytest.raises(SimulatorError, match=naming("within 1 s", "'open'")):
+        opened(tmp_path, text, limit_s=1.0)
+
+
+def test_a_simulator_that_prints_of_a_timeout_and_ends_is_not_late(tmp_path):
+    text = "import os, sys\ndef create(settings):\n    print('Timeout (of a download)', flush=True)\n    os._exit(3)"
+    with pytest.raises(ConfigError, match=naming("exit code 3", "Timeout")):
+        opened(tmp_path, text)
 
 
 def test_settings_that_the_simulator_refuses_are_the_users(tmp_path):
@@ -158,7 +174,8 @@ def test_versions_are_those_of_the_other_python(tmp_path):
     metadata.parent.mkdir(parents=True)
     metadata.write_text("Metadata-Version: 2.1\nName: counter\nVersion: 1.2\n")
     script = tmp_path / "script"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/packages exec {sys.executable} "$@"\n')
+    greeting = "printf 'loaded: counter'"  # as scripts of module systems print, here without an end of the line
+    script.write_text(f'#!/bin/sh\n{greeting}\nPYTHONPATH={tmp_path}/packages exec {sys.executable} "$@"\n')
     script.chmod(0o755)
     names = ("counter", "no-such-distribution")
     assert versions_in(str(script), names) == {"counter": "1.2"}
