@@ -61,11 +61,11 @@ def test_both_sides_agree_on_the_folder():
 
 
 def test_both_sides_agree_on_the_numbers_that_a_rollout_passes():
-    from dp_prior.data.formats.lerobot import rollouts
+    from dp_prior_robot import lerobot_rollouts
 
     tree = ast.parse((ROOT / "src" / NAME / "fit.py").read_text(encoding="utf-8"))
     assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
-    assert ast.literal_eval(assigned["PASSED"]) == rollouts.PASSED
+    assert ast.literal_eval(assigned["PASSED"]) == lerobot_rollouts.PASSED
 
 
 @pytest.mark.slow
