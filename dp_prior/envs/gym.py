@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Outside
 from dp_prior.envs.env_record import EnvRecord
-from dp_prior.envs.lockstep import SINCE_GYM_26, Lockstep, ScoreRule, first_of
+from dp_prior.envs.lockstep import SINCE_GYM_26, Lockstep, ScoreRule, first_observation
 from dp_prior.envs.vector import SEED
 from dp_prior.files.entry_points import needing
 
@@ -129,10 +129,10 @@ class GymConfig(EnvRecord):
         return functools.partial(_registered, self.registration(), self)
 
     def _make(self, gymnasium: Any, render_mode: str | None) -> Any:
-        given = {"max_episode_steps": self.max_steps, "render_mode": render_mode}  # an environment may know neither
-        given = {name: value for name, value in given.items() if value is not None}
+        options = {"max_episode_steps": self.max_steps, "render_mode": render_mode}
+        options = {name: value for name, value in options.items() if value is not None}  # not every class takes them
         try:
-            return gymnasium.make(self.id, disable_env_checker=True, **given, **self.make_arguments)
+            return gymnasium.make(self.id, disable_env_checker=True, **options, **self.make_arguments)
         except (gymnasium.error.Error, TypeError) as error:
             raise ValueError(
                 f"gymnasium cannot make environment {self.id!r}: {error} "
@@ -152,7 +152,7 @@ def _registered(registration: Any, record: GymConfig) -> Lockstep:
 def _begin(env: Any, start: dict[str, Any]) -> Any:
     """Reset to a recorded start, by its seed and further entries as `options`; returns the first observation."""
     seed = start.pop(SEED, None)
-    return first_of(env.reset(seed=None if seed is None else int(seed), options=start or None))
+    return first_observation(env.reset(seed=None if seed is None else int(seed), options=start or None))
 
 
 def _observations(

@@ -17,7 +17,7 @@ from dp_prior.envs.vector import SEED, EnvStep, check_actions, check_seeds, chec
 FAR_HALF_RANGES = 10.0
 """Half ranges of the environment's actions beyond which an action is reported: it was recorded in another unit."""
 
-SINCE_GYM_26 = "as since gym 0.26: shimmy's GymV21CompatibilityV0 makes an older environment one of these"
+SINCE_GYM_26 = "as since gym 0.26; shimmy's GymV21CompatibilityV0 wraps older environments"
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,9 @@ class Lockstep:
         success_score: float | None,
         draw: Callable[[Any], dict[str, np.ndarray]] = lambda raw: {},
         start_keys: tuple[str, ...] = (SEED,),
-        begin: Callable[[Any, dict[str, Any]], Any] = lambda env, start: first_of(env.reset(seed=int(start[SEED]))),
+        begin: Callable[[Any, dict[str, Any]], Any] = lambda env, start: first_observation(
+            env.reset(seed=int(start[SEED]))
+        ),
     ):
         """
         Args:
@@ -69,7 +71,8 @@ class Lockstep:
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
         check_seeds(seeds, self.n_envs)
-        return self._started([first_of(env.reset(seed=int(seed))) for env, seed in zip(self.envs, seeds, strict=False)])
+        envs = zip(self.envs, seeds, strict=False)
+        return self._started([first_observation(env.reset(seed=int(seed))) for env, seed in envs])
 
     def reset_to(self, starts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """See `StartsAsRecorded`."""
@@ -147,14 +150,14 @@ class Lockstep:
         self._success[row] = np.fmax(self._success[row], success)  # a solved episode stays solved
 
 
-def first_of(returned: Any) -> Any:
-    """The first observation, of what an environment's reset returned.
+def first_observation(returned: Any) -> Any:
+    """The observation in what an environment's reset returned.
 
     Raises:
         ValueError: it is no pair of observation and info.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
-        finding = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        finding = f"{len(returned)} values" if isinstance(returned, tuple) else f"one {type(returned).__name__}"
         raise ValueError(f"the environment's reset returned {finding}; expected observation and info, {SINCE_GYM_26}")
     return returned[0]
 

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 SMALL = 16 << 20
 """Most bytes that `read_small` reads by default; parsing this much JSON takes seconds and ten times its size."""
 
-
 _VARIABLE = re.compile(r"\$\w+|\$\{\w+\}", re.ASCII)
 
 
@@ -94,6 +93,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def _with_variables(path: Path) -> Path:
+    """Replace variables in the parts of a path that are no names of files."""
     whole = Path()
     for part in path.parts:
         if "$" in part and not os.path.lexists(whole / part):
